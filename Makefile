@@ -1,0 +1,31 @@
+# make demo | make test | make slow | make lint | make types | make clean
+PYTHON ?= python3
+PY := .venv/bin/python
+
+.PHONY: demo test slow lint types clean
+
+demo: .venv/ready
+	.venv/bin/basinet compare digits
+
+test: .venv/ready
+	$(PY) -m pytest -m "not slow"
+
+slow: .venv/ready
+	$(PY) -m pytest -m slow
+
+lint: .venv/ready
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: .venv/ready
+	$(PY) -m mypy
+
+# torch is named with its exact version, because a looser request may fetch gigabytes of CUDA packages.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(PY) -m pip install --quiet -c constraints.txt -e ".[all,plot,dev]"
+	touch $@
+
+clean:
+	rm -rf .venv runs build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

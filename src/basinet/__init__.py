@@ -1,0 +1,66 @@
+"""basinet: Bayesian neural networks and deep ensembles in PyTorch.
+
+Posteriors that are tested to be posteriors, ensembles that train at once. Start with `Problem`, `fit` and `score`;
+every method (`basinet.MAP`, ...) is an attribute of this module, listed by `basinet.methods.discover()`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import data, families, metrics, networks, optim
+from .core.noise import Noise
+from .core.version import VERSION as __version__
+from .data import Data, datasets
+from .engine import Engine, Event
+from .fit import fit
+from .pool import FileError
+from .posterior import Posterior, mix
+from .predict import Predictive
+from .problem import Problem, likelihoods, priors
+from .saving import load
+from .scoring import score, size_curve
+
+if TYPE_CHECKING:
+    from .methods.map import MAP
+
+__all__ = [
+    "MAP",
+    "Data",
+    "Engine",
+    "Event",
+    "FileError",
+    "Noise",
+    "Posterior",
+    "Predictive",
+    "Problem",
+    "__version__",
+    "data",
+    "datasets",
+    "families",
+    "fit",
+    "likelihoods",
+    "load",
+    "metrics",
+    "mix",
+    "networks",
+    "optim",
+    "priors",
+    "score",
+    "size_curve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from .methods import discover
+
+    methods = discover()
+    if name in methods:
+        return methods[name]
+    raise AttributeError(f"module 'basinet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from .methods import discover
+
+    return sorted({*__all__, *discover()})

@@ -1,0 +1,33 @@
+"""Lifts a function of one member to many: the one place where `vmap` over members stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+def lift(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
+    """`function` over a leading axis of its arguments, as one vectorised call.
+
+    `in_dims` is as in torch.func.vmap: 0 where an argument has the member axis, None where members share it. The
+    result may hold None and plain numbers beside tensors. Randomness that nobody keyed is an error.
+    """
+
+    def lifted(*args: Any) -> Any:
+        structure: Any = None
+        fixed: list[Any] = []
+
+        def tensors_of(*member: Any) -> tuple[Tensor, ...]:
+            nonlocal structure, fixed
+            flat, structure = pytree.tree_flatten(function(*member))
+            fixed = [None if isinstance(x, Tensor) else (x,) for x in flat]
+            return tuple(x for x in flat if isinstance(x, Tensor))
+
+        out = list(torch.func.vmap(tensors_of, in_dims=in_dims, randomness="error")(*args))
+        return pytree.tree_unflatten([out.pop(0) if f is None else f[0] for f in fixed], structure)
+
+    return lifted

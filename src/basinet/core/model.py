@@ -1,0 +1,174 @@
+"""Any `nn.Module` as a pure function of (params, buffers, inputs, noise). The user's module is never changed."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .keyed import KeyedRandomness
+from .noise import Noise
+from .tree import Params, Point
+
+Mode = Literal["train", "eval", "dropout"]
+"""train: norm layers use batch statistics and dropout is on; eval: neither; dropout: eval with dropout on."""
+
+Factory = Callable[[], nn.Module]
+
+
+class Model:
+    """A pure function made from a factory `() -> nn.Module` or from a module, of which it keeps a private copy.
+
+    Inputs reach the module as its forward takes them: a dict as keywords, a tuple or list as positions, anything
+    else as the one argument. Parameters that take no gradient travel with the buffers and stay as they are.
+    """
+
+    def __init__(self, source: Factory | nn.Module) -> None:
+        if not callable(source):
+            raise TypeError(f"expected a factory () -> nn.Module or an nn.Module, got {type(source).__name__}")
+        self._source = source
+        with seeded(0):
+            module = self._build()
+        self.description = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
+        self.params = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
+        self.frozen = {n: tuple(p.shape) for n, p in module.named_parameters() if not p.requires_grad}
+        self.buffers = {n: tuple(b.shape) for n, b in module.named_buffers()}
+        self.norms = _norm_momenta(module)
+        if not self.params:
+            raise ValueError(
+                "expected a module with parameters that take gradients, got none: nothing can be inferred. "
+                "Check requires_grad."
+            )
+        self._train = _Reader(module).train()
+        memo = {id(x): x for x in (*module.parameters(), *module.buffers())}  # both copies share their dummy tensors
+        self._eval = copy.deepcopy(self._train, memo).eval()
+
+    @property
+    def module(self) -> nn.Module:
+        """The private copy: to look at its layers, never to run or change it."""
+        return self._train.net
+
+    def init(self, noise: Noise) -> Point:
+        """A fresh initialisation: the factory run, or the module re-initialised, under a seed from the key."""
+        with seeded(noise.integer()):
+            module = self._build()
+        return self.read(module)
+
+    def read(self, module: nn.Module) -> Point:
+        """The point at which a module of this kind stands: its parameters and buffers, copied."""
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"expected an nn.Module, got {type(module).__name__}")
+        parameters = {n: p.detach().clone() for n, p in module.named_parameters()}
+        buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
+        expected = {**self.params, **self.frozen, **self.buffers}
+        found = {n: tuple(x.shape) for n, x in (parameters | buffers).items()}
+        if difference := describe_difference(expected, found):
+            raise ValueError(f"the module does not fit this model: {difference}")
+        params = {n: parameters.pop(n) for n in self.params}
+        return Point(params, parameters | buffers)
+
+    def __call__(
+        self, params: Params, buffers: Params, inputs: Any, noise: Noise | None = None, mode: Mode = "eval"
+    ) -> tuple[Tensor, Params]:
+        """The outputs, and the buffers after the pass (norm statistics move in train mode; nothing passed in does)."""
+        net = self._train if mode == "train" else self._eval
+        args, kwargs = _arguments(inputs)
+        state = {f"net.{n}": x for n, x in (params | buffers).items()}
+        if mode == "train":
+            for n in self.buffers:  # norm layers write into what they are given
+                state[f"net.{n}"] = buffers[n].clone()
+        with nullcontext() if noise is None else KeyedRandomness(noise, always=mode == "dropout"):
+            outputs, after = functional_call(net, state, args, kwargs)
+        return _tensor(outputs), (buffers | after if mode == "train" else buffers)
+
+    def spec(self) -> dict[str, Any]:
+        """What identifies the model in a file: shapes by name, and the module as it prints itself."""
+        shapes = {"params": self.params, "frozen": self.frozen, "buffers": self.buffers}
+        return {k: {n: list(s) for n, s in v.items()} for k, v in shapes.items()} | {"module": self.description}
+
+    def _build(self) -> nn.Module:
+        if isinstance(self._source, nn.Module):
+            return _reinitialise(copy.deepcopy(self._source))
+        module = self._source()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"expected the factory to return an nn.Module, got {type(module).__name__}")
+        return copy.deepcopy(module)  # a factory may hand out a module that someone else still uses
+
+
+class _Reader(nn.Module):
+    """Runs a module and reads its buffers afterwards, whether it wrote into them or replaced them."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Params]:
+        outputs = self.net(*args, **kwargs)
+        return outputs, dict(self.net.named_buffers())
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Runs its body with torch's global generators at `seed`, and puts them back."""
+    cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield
+
+
+def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """In words, the first way in which two tables of shapes differ; empty if they do not."""
+    for name in expected:
+        if name not in found:
+            return f"it has no {name} {expected[name]}"
+        if tuple(expected[name]) != tuple(found[name]):
+            return f"{name} is {tuple(found[name])} where {tuple(expected[name])} was expected"
+    for name in found:
+        if name not in expected:
+            return f"it has {name} {tuple(found[name])}, which was not expected"
+    return ""
+
+
+def _reinitialise(module: nn.Module) -> nn.Module:
+    for part in module.modules():
+        for name in ("reset_parameters", "_reset_parameters"):  # attention layers have the second
+            reset = getattr(part, name, None)
+            if callable(reset):
+                reset()
+                break
+    return module
+
+
+def _norm_momenta(module: nn.Module) -> dict[str, float]:
+    """For each norm layer that keeps running statistics, its name and how far one batch moves them from a fresh
+    start."""
+    momenta = {}
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.running_mean is not None:
+            momenta[name] = 1.0 if part.momentum is None else float(part.momentum)
+    return momenta
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+def _tensor(outputs: Any) -> Tensor:
+    if isinstance(outputs, Mapping) and "logits" in outputs:
+        outputs = outputs["logits"]
+    if not isinstance(outputs, Tensor):
+        raise TypeError(
+            f"expected the module to return a tensor (or a mapping with 'logits'), got {type(outputs).__name__}: "
+            "wrap it in a module that returns the tensor to be scored"
+        )
+    return outputs

@@ -1,0 +1,130 @@
+"""Random numbers from keys: the same key gives the same numbers, in any stack, on any strategy, after any restart.
+
+A `Noise` is a 64-bit key. `normal`, `uniform` and `bernoulli` read numbers from it, `split` derives independent keys.
+There is no hidden state, so member k alone sees what member k sees in a stack, and a checkpoint has no generator to
+store. The generator is Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), in integer
+tensor operations that run under `vmap` and `torch.compile`. Reading a key twice gives the same numbers twice: split
+first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .tree import Params
+
+_MASK = 0xFFFFFFFF
+_MULTIPLY = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_BLOCKS, _NAMES = (
+    0,
+    1,
+)  # the last counter word: numbers are read from one half of a key's space, keys from the other
+
+
+def philox(counter: Sequence[Tensor | int], key: Sequence[Tensor | int]) -> tuple[Tensor, ...]:
+    """Philox4x32-10: four 32-bit words from four counter words and two key words (int64 tensors, broadcast)."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        low, high = _MULTIPLY[0] * c0, _MULTIPLY[1] * c2  # wrap around 2^64: the upper word is still right
+        c0, c1 = ((high >> 32) & _MASK) ^ c1 ^ k0, high & _MASK
+        c2, c3 = ((low >> 32) & _MASK) ^ c3 ^ k1, low & _MASK
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3  # type: ignore[return-value]
+
+
+class Noise(NamedTuple):
+    """A key. `key` is int64 of shape (..., 2), each entry a 32-bit word; leading axes are members or samples."""
+
+    key: Tensor
+
+    @staticmethod
+    def seed(seed: int, device: torch.device | str | None = None) -> Noise:
+        """The root key of a seed (any Python integer of up to 64 bits)."""
+        if not -(2**63) <= seed < 2**64:
+            raise ValueError(f"expected a seed of at most 64 bits, got {seed}")
+        return Noise(torch.tensor([seed & _MASK, (seed >> 32) & _MASK], device=device))
+
+    def split(self, name: str | int | Tensor) -> Noise:
+        """An independent key for a name, a number, or an integer tensor (whose axes broadcast with the key's)."""
+        if isinstance(name, str):
+            digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+            c0, c1, c2 = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little"), 1
+        else:
+            c0, c1, c2 = name & _MASK, (name >> 32) & _MASK, 0  # type: ignore[assignment]
+        k0, k1 = self.key.unbind(-1)
+        first = torch.zeros_like(k0) + c0
+        words = philox(
+            (first, torch.zeros_like(first) + c1, torch.full_like(first, c2), torch.full_like(first, _NAMES)),
+            (k0, k1),
+        )
+        return Noise(torch.stack(words[:2], -1))
+
+    def spread(self, n: int) -> Noise:
+        """`n` independent keys as a new last leading axis: the stack of split(0) ... split(n - 1)."""
+        return Noise(self.key.unsqueeze(-2)).split(torch.arange(n, device=self.key.device))
+
+    def words(self, n: int) -> Tensor:
+        """`n` uniform 32-bit words, int64 of shape (n,). For one key, not a stack of keys (lift it over those)."""
+        k0, k1 = self.key.unbind(-1)
+        block = torch.arange((n + 3) // 4, device=self.key.device)
+        zero = torch.zeros_like(block)
+        return torch.stack(philox((block, zero, zero, zero + _BLOCKS), (k0, k1)), -1).reshape(-1)[:n]
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Uniform on [0, 1), in the shape, dtype and device of `like`."""
+        n = like.numel()
+        if like.dtype == torch.float64:
+            a, b = self.words(2 * n).reshape(n, 2).unbind(-1)
+            u = ((a >> 5) * 2.0**26 + (b >> 6)).double() * 2.0**-53
+        else:
+            u = (self.words(n) >> 8).float() * 2.0**-24
+        return u.reshape(like.shape).to(like)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Standard normal by Box-Muller, in the shape, dtype and device of `like`."""
+        n = like.numel()
+        pairs = (n + 1) // 2
+        if like.dtype == torch.float64:
+            a, b, c, d = self.words(4 * pairs).reshape(pairs, 4).unbind(-1)
+            u = ((a >> 5) * 2.0**26 + (b >> 6) + 1).double() * 2.0**-53  # (0, 1]: its logarithm is finite
+            v = ((c >> 5) * 2.0**26 + (d >> 6)).double() * 2.0**-53
+        else:
+            a, c = self.words(2 * pairs).reshape(pairs, 2).unbind(-1)
+            u, v = (
+                (a.float() + 1) * 2.0**-32,
+                c.float() * 2.0**-32,
+            )  # all 32 bits: tails to 6.6 standard deviations
+        radius, angle = (-2 * u.log()).sqrt(), 2 * math.pi * v
+        z = torch.stack((radius * angle.cos(), radius * angle.sin()), -1).reshape(-1)[:n]
+        return z.reshape(like.shape).to(like)
+
+    def bernoulli(self, p: float | Tensor, like: Tensor) -> Tensor:
+        """True with probability `p`, in the shape and device of `like`."""
+        return self.uniform(torch.empty(like.shape, device=like.device)) < p
+
+    def normal_params(self, like: Params) -> Params:
+        """Standard normal numbers in the shape of a dict of tensors, each from a key of its own name."""
+        return {name: self.split(name).normal(x) for name, x in like.items()}
+
+    def integers(self, n: int, below: int, like: Tensor | None = None) -> Tensor:
+        """`n` integers uniform on 0 ... below - 1 (bias under 2^-31 of a count for any `below` under 2^31)."""
+        a, b = self.words(2 * n).reshape(n, 2).unbind(-1)
+        return ((a << 31) | (b >> 1)) % below
+
+    def permutation(self, n: int) -> Tensor:
+        """A random order of 0 ... n - 1."""
+        a, b = self.words(2 * n).reshape(n, 2).unbind(-1)
+        return torch.argsort((a << 31) | (b >> 1), stable=True)
+
+    def integer(self) -> int:
+        """One Python integer of 63 bits, to seed a generator that is not ours (nn.init's)."""
+        a, b = self.words(2).tolist()
+        return (a << 31) | (b >> 1)

@@ -1,0 +1,178 @@
+"""The built-in data sets by name: small, offline, split and scaled the same way everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.nearest import did_you_mean
+from . import toys
+from .data import Data
+
+PARTS = (0.6, 0.2, 0.2)  # train, val, test
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """A data set cut for training, tuning and testing. Statistics for scaling are those of `train` alone."""
+
+    name: str
+    train: Data
+    val: Data
+    test: Data
+    ood: Data | None = None  # inputs from where training had none
+    classes: int | None = None  # None: regression
+    description: str = ""  # one sentence
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    target_mean: float = 0.0  # targets are (original - target_mean) / target_sd
+    target_sd: float = 1.0
+
+
+def names() -> tuple[str, ...]:
+    """What `load` knows."""
+    return tuple(_LOADERS)
+
+
+def load(name: str, *, seed: int = 0) -> Splits:
+    """A built-in data set, 60 % train, 20 % val and 20 % test by the seed, stratified where it has classes.
+
+    Class targets are int64 (N,), regression targets floats (N, 1). Digits are (N, 64) in [0, 1]. The inputs
+    of wine, breast_cancer and diabetes, and the targets of diabetes, are standardised with mean and standard
+    deviation of train; `target_mean` and `target_sd` lead back.
+    """
+    if name not in _LOADERS:
+        raise ValueError(f"expected the name of a built-in data set, got {name!r}.{did_you_mean(name, _LOADERS)}")
+    return _LOADERS[name](seed)
+
+
+def _digits(seed: int) -> Splits:
+    found = _sklearn("load_digits")
+    data = Data(found.data / 16.0, found.target)
+    train, val, test = data.split(*PARTS, seed=seed, stratify=True)
+    return Splits(
+        "digits",
+        train,
+        val,
+        test,
+        classes=10,
+        description="Handwritten digits as 8 x 8 grey images in [0, 1] (1,797, UCI optical recognition).",
+        class_names=tuple(map(str, range(10))),
+    )
+
+
+def _tabular(seed: int, name: str, description: str) -> Splits:
+    found = _sklearn(f"load_{name}")
+    data = Data(torch.from_numpy(found.data), found.target)
+    train, val, test = _standardised(*data.split(*PARTS, seed=seed, stratify=True))
+    return Splits(
+        name,
+        train,
+        val,
+        test,
+        classes=len(found.target_names),
+        description=description,
+        class_names=tuple(map(str, found.target_names)),
+        feature_names=tuple(map(str, found.feature_names)),
+    )
+
+
+def _diabetes(seed: int) -> Splits:
+    found = _sklearn("load_diabetes", scaled=False)
+    data = Data(torch.from_numpy(found.data), torch.from_numpy(found.target).unsqueeze(-1))
+    parts = data.split(*PARTS, seed=seed)
+    mean, sd = _moments(parts[0].targets)
+    train, val, test = _standardised(*(Data(part.inputs, (part.targets - mean) / sd) for part in parts))
+    return Splits(
+        "diabetes",
+        train,
+        val,
+        test,
+        description="Progression of diabetes in 442 patients from ten measurements, standardised.",
+        feature_names=tuple(map(str, found.feature_names)),
+        target_mean=mean.item(),
+        target_sd=sd.item(),
+    )
+
+
+def _gaps(seed: int) -> Splits:
+    train, val, test = toys.gaps(200, seed=seed).split(*PARTS, seed=seed)
+    return Splits(
+        "gaps",
+        train,
+        val,
+        test,
+        ood=toys.in_gaps(200, seed=seed),
+        description="Regression of sin 3x on two clusters of inputs, with the gaps around them as ood.",
+    )
+
+
+def _moons(seed: int) -> Splits:
+    train, val, test = toys.moons(1000, seed=seed).split(*PARTS, seed=seed, stratify=True)
+    return Splits(
+        "moons",
+        train,
+        val,
+        test,
+        classes=2,
+        description="Two interleaved half circles in the plane with noise of standard deviation 0.1.",
+    )
+
+
+def _gaussians(seed: int) -> Splits:
+    train, val, test = toys.gaussians(1000, seed=seed).split(*PARTS, seed=seed, stratify=True)
+    return Splits(
+        "gaussians",
+        train,
+        val,
+        test,
+        classes=5,
+        description="Five slightly overlapping round normals in the plane, evenly on a circle.",
+    )
+
+
+_LOADERS: dict[str, Callable[[int], Splits]] = {
+    "digits": _digits,
+    "wine": partial(
+        _tabular,
+        name="wine",
+        description="Three cultivars of wine (178, UCI) from 13 chemical measurements, standardised.",
+    ),
+    "breast_cancer": partial(
+        _tabular,
+        name="breast_cancer",
+        description="Malignant or benign tumours (569, Wisconsin) from 30 cell measurements, standardised.",
+    ),
+    "diabetes": _diabetes,
+    "gaps": _gaps,
+    "moons": _moons,
+    "gaussians": _gaussians,
+}
+
+
+def _sklearn(loader: str, **options: Any) -> Any:
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise ImportError(
+            f'{loader.removeprefix("load_")} expected scikit-learn, got none; pip install "basinet[all]"'
+        ) from error
+    return getattr(datasets, loader)(**options)
+
+
+def _standardised(train: Data, *others: Data) -> tuple[Data, ...]:
+    """All parts with the training part's inputs at mean 0 and standard deviation 1; in the default dtype."""
+    mean, sd = _moments(train.inputs)
+    dtype = torch.get_default_dtype()
+    return tuple(Data((part.inputs - mean) / sd, part.targets).to(dtype=dtype) for part in (train, *others))
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (divisor N) over the examples; 1 for a column that does not vary."""
+    sd = x.std(0, correction=0)
+    return x.mean(0), torch.where(sd > 0, sd, torch.ones_like(sd))

@@ -1,0 +1,6 @@
+"""Trains members: many at once, or one after another, with the same result."""
+
+from .engine import Engine, Event, Member
+from .method import Descent, GradientMethod, Info, Method, Schedule
+
+__all__ = ["Descent", "Engine", "Event", "GradientMethod", "Info", "Member", "Method", "Schedule"]

@@ -1,0 +1,62 @@
+"""Which examples each member sees at each step: every member its own shuffling, from its own key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.lift import lift
+from ..core.noise import Noise
+from ..core.tree import tree_map
+from ..data import Data
+
+
+class Batches:
+    """Index lists for a group of members.
+
+    Member k walks through one random order of its examples after another. Batches are always full: what remains of an
+    order flows into the next one. The examples of a step depend on the member's key and the step alone.
+    """
+
+    def __init__(self, data: Data, members: list[int], keys: Tensor, batch_size: int | None) -> None:
+        self.data = data
+        self.n = data.n
+        self.rows = None if data.rows is None else data.rows[members]  # (g, n)
+        self.keys = keys  # (g, 2)
+        self.batch_size = None if batch_size is None or batch_size >= self.n else batch_size
+        self._orders: dict[int, Tensor] = {}
+
+    @property
+    def shared(self) -> bool:
+        """Whether all members see the same examples at every step: full batches of the same data."""
+        return self.batch_size is None and self.rows is None
+
+    def index(self, first: int, steps: int) -> Tensor:
+        """Positions in the data for `steps` steps from step `first`: (steps, g, B); (steps, n) where shared."""
+        g = self.keys.shape[0]
+        device = self.keys.device
+        if self.batch_size is None:
+            everything = torch.arange(self.n, device=device) if self.rows is None else self.rows
+            return everything.expand(steps, *everything.shape)
+        start, stop = first * self.batch_size, (first + steps) * self.batch_size
+        passes = range(start // self.n, (stop - 1) // self.n + 1)
+        orders = torch.cat([self._order(e) for e in passes], 1)  # (g, passes * n)
+        offset = start - passes[0] * self.n
+        cut = orders[:, offset : offset + stop - start].reshape(g, steps, self.batch_size)
+        return cut.transpose(0, 1)
+
+    def gather(self, index: Tensor) -> tuple[Any, Tensor, Tensor | None]:
+        """Inputs, targets and weights at the positions `index` (any shape)."""
+        if self.shared:
+            return self.data.inputs, self.data.targets, self.data.weights
+        weights = None if self.data.weights is None else self.data.weights[index]
+        return tree_map(lambda x: x[index], self.data.inputs), self.data.targets[index], weights
+
+    def _order(self, epoch: int) -> Tensor:
+        if epoch not in self._orders:
+            self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
+            order = lift(lambda key: Noise(key).split("shuffle").split(epoch).permutation(self.n))(self.keys)
+            self._orders[epoch] = order if self.rows is None else self.rows.gather(1, order)
+        return self._orders[epoch]

@@ -1,0 +1,146 @@
+"""The contract of a method: what the engine asks of an inference rule.
+
+A method is a frozen dataclass of hyperparameters with pure functions, written for ONE member. The engine lifts them
+over members, feeds batches and keys, keeps samples, and hands what is left to `finish`, which says which family the
+posterior is.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.noise import Noise
+from ..core.registry import Saved
+from ..core.tree import Params, Point
+from ..data import Data
+from ..families import Family
+from ..optim import Optimizer
+from ..problem import Batch, Problem
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+
+class Schedule(NamedTuple):
+    """How long a method runs and on what."""
+
+    steps: int  # updates at most; 0 for post-hoc methods, which only finish
+    batch_size: int | None  # examples a step; None: all of them, in order
+    bank: int = 0  # samples kept a member
+
+
+class Info(NamedTuple):
+    """What a step tells beside the next state."""
+
+    loss: Tensor  # (), what was minimised, or minus the log density, per example
+    keep: Tensor | None = None  # (), bool: this step's sample goes to the bank
+    sample: Any = None  # the tree of tensors that is kept then
+    buffers: Params | None = None  # gradient methods: the buffers after the pass
+    extra: dict[str, Tensor] = {}  # noqa: RUF012  # anything a person may want to see; never written to
+
+
+class Entry(NamedTuple):
+    """A row of `basinet compare`."""
+
+    label: str
+    recipe: Method
+    members: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Saved, kind="method"):
+    """An inference rule. Nothing learned is stored here; two recipes with equal fields are the same recipe."""
+
+    norm: ClassVar[Literal["train", "frozen", "refresh"]] = (
+        "train"  # norm statistics afterwards: as trained, or recomputed a draw
+    )
+    needs: ClassVar[frozenset[str]] = frozenset({"data"})  # which of data and val `fit` must be given
+    samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
+
+    def adapt(self, problem: Problem) -> Problem:
+        """The problem as this method sees it: wraps the model where the method changes it."""
+        return problem
+
+    @abstractmethod
+    def schedule(self, n: int) -> Schedule:
+        """Steps, batch size and samples kept, for n examples."""
+
+    def init(self, point: Point, problem: Problem, noise: Noise) -> Any:
+        """The state before the first step; the point itself unless the method keeps more."""
+        return point
+
+    def update(self, state: Any, batch: Batch, problem: Problem, noise: Noise) -> tuple[Any, Info]:
+        """One step."""
+        raise TypeError(f"{type(self).__name__} plans steps and has no update")
+
+    def point(self, state: Any) -> Point:
+        """The point that validation evaluates."""
+        return state
+
+    def done(self, state: Any) -> Tensor:
+        """() bool: this member needs no more steps. By default the planned steps decide."""
+        return torch.zeros((), dtype=torch.bool)
+
+    @abstractmethod
+    def finish(
+        self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> Family:
+        """The posterior of one member; `samples` are the kept ones, leaves (K, ...), None where the bank is empty."""
+
+    @classmethod
+    def lineup(cls) -> Iterable[Entry]:
+        """The rows this method adds to `basinet compare`."""
+        recipe = cls()
+        return (Entry(cls.__name__, recipe, 1), Entry(f"{cls.__name__} ensemble", recipe, 10))
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        """What theory says this method must give, measured: `basinet check` prints it, tests hold it."""
+        return ()
+
+
+class Descent(NamedTuple):
+    """The state of a gradient method."""
+
+    params: Any  # the tree the optimiser moves: the member's params, or variational parameters
+    buffers: Params
+    moments: Any  # the optimiser's own state
+    memory: Any = ()  # what else the method carries from step to step
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMethod(Method, kind="method"):
+    """A method that is a gradient and an elementwise optimiser: it writes `gradient`, has an `optimizer`, and no
+    `update`.
+
+    The engine may lift the gradient and apply the optimiser to the stacked leaves, which is the same for each member.
+    """
+
+    optimizer: Optimizer  # how a gradient becomes a step; final classes give it a default
+
+    @abstractmethod
+    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Any, Info]:
+        """The gradient with respect to state.params, and Info with the buffers after the pass."""
+
+    def absorb(self, state: Descent, batch: Batch) -> Descent:
+        """What the method does after the optimiser's step: by default nothing."""
+        return state
+
+    def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
+        return Descent(point.params, point.buffers, self.optimizer.init(point.params))
+
+    def update(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Descent, Info]:
+        grads, info = self.gradient(state, batch, problem, noise)
+        steps = self.schedule(batch.total).steps
+        params, moments = self.optimizer.step(state.params, grads, state.moments, batch.step, steps)
+        buffers = state.buffers if info.buffers is None else info.buffers
+        return self.absorb(Descent(params, buffers, moments, state.memory), batch), info
+
+    def point(self, state: Descent) -> Point:
+        return Point(state.params, state.buffers)

@@ -1,0 +1,33 @@
+"""All mass at one point: what MAP gives, and each member of a deep ensemble."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..core.noise import Noise
+from ..core.tree import Params, Point
+from .family import Family, family, no_density
+
+
+@family
+class Delta(Family):
+    """The point mass at (params, buffers)."""
+
+    params: Params
+    buffers: Params
+
+    def sample(self, noise: Noise) -> Point:
+        return Point(self.params, self.buffers)
+
+    def mean(self) -> Point:
+        return Point(self.params, self.buffers)
+
+    def log_prob(self, params: Params) -> Tensor:
+        raise no_density("Delta")
+
+    def draw(self, noise: Noise, s: int | Tensor) -> Point:
+        return Point(self.params, self.buffers)
+
+    @property
+    def points(self) -> int:
+        return 1

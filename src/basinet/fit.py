@@ -1,0 +1,179 @@
+"""`fit`: from a recipe, a problem and data to a posterior."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .core.noise import Noise
+from .core.tree import Point, leaves, stack, tree_map
+from .data import Data
+from .engine import Engine, Member, Method
+from .engine.engine import Observer, Trained
+from .methods.map import MAP
+from .pool import Pool, PoolEntry, describe, fingerprint
+from .posterior import Part, Posterior
+from .problem import Problem
+from .saving import describe_problem
+
+KEEP = 2048  # training inputs kept for methods that refresh norm statistics
+
+
+def fit(
+    method: Method,
+    problem: Problem,
+    data: Data | None = None,
+    *,
+    val: Data | None = None,
+    members: int | None = None,
+    seed: int = 0,
+    start: Posterior | None = None,
+    pool: Path | str | None = None,
+    engine: Engine | None = None,
+    observe: Observer | None = None,
+) -> Posterior:
+    """The posterior that `method` finds for `problem` on `data`.
+
+    `members` trains an ensemble of it (default 1, or as many as `start` has); member k depends on the seed and k
+    alone, not on how many there are. `start` gives the points to start from: one for all members, or one each. `val`
+    only stops and tunes; it never counts in N. `pool` is a folder in which members are kept: those that are there
+    already are read, not trained again. `observe` is called about once an epoch.
+    """
+    _check(method, problem, data, val, members, start)
+    engine = engine or Engine()
+    began = time.perf_counter()
+    if start is None and any(f.name == "base" for f in fields(method)):
+        base = getattr(method, "base", None) or MAP()
+        start = fit(
+            base,
+            problem,
+            data,
+            val=val,
+            members=members,
+            seed=seed,
+            pool=pool,
+            engine=engine,
+            observe=observe,
+        )
+    adapted = method.adapt(problem)
+    who = _identities(members, seed, start)
+    root = Noise.seed(seed).split("fit")
+    noises = [root.split(m.seed).split(m.k) for m in who]
+    points = _points(adapted, noises, start, len(who))
+    if data is not None:
+        adapted.check(data, points[0])
+    entry = None if pool is None else _entry(Path(pool), method, problem, data, val, seed, start, engine)
+    names = [_file_name(m, None if start is None else p) for m, p in zip(who, points)]
+    found: dict[int, Trained] = {}
+    for i, name in enumerate(names):
+        if entry is not None and entry.has(name):
+            found[i] = Trained(i, *entry.read(name, engine.place))
+    missing = [i for i in range(len(who)) if i not in found]
+    if missing:
+        keys = torch.stack([noises[i].key for i in missing])
+        chosen = [who[i] for i in missing], [points[i] for i in missing]
+        for trained in engine.train(method, adapted, data, val, *chosen, keys, observe):
+            i = missing[trained.position]
+            found[i] = trained
+            if entry is not None:
+                entry.write(names[i], trained.family, trained.curves)
+    done = [found[i] for i in range(len(who))]
+    curves = {n: [t.curves[n] for t in done] for n in done[0].curves}
+    info: dict[str, Any] = {"curves": curves, "seconds": time.perf_counter() - began, "trained": len(missing)}
+    inputs = None
+    if method.norm == "refresh" and adapted.network.norms and data is not None:
+        inputs = engine.move(_some_inputs(data))
+    family = stack([t.family for t in done])
+    return Posterior((Part(problem, family, tuple(who), method, inputs, info),))
+
+
+def _check(
+    method: Method,
+    problem: Problem,
+    data: Data | None,
+    val: Data | None,
+    members: int | None,
+    start: Posterior | None,
+) -> None:
+    name = type(method).__name__
+    if isinstance(method, type) and issubclass(method, Method):
+        raise TypeError(f"expected a recipe such as {method.__name__}(), got the class {method.__name__}")
+    if not isinstance(method, Method):
+        raise TypeError(f"expected a recipe such as bn.MAP(), got {name}")
+    if not isinstance(problem, Problem):
+        raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
+    for what, given in (("data", data), ("val", val)):
+        if given is not None and not isinstance(given, Data):
+            raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
+        if given is None and what in method.needs:
+            raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
+    if members is not None and (not isinstance(members, int) or members < 1):
+        raise ValueError(f"expected members to be a positive integer, got {members!r}")
+    if start is not None and members is not None and len(start) not in (1, members):
+        raise ValueError(f"start has {len(start)} members and {members} were asked for: expected 1 or {members}")
+    if data is not None and data.rows is not None:
+        most = members or (1 if start is None else len(start))
+        if len(data.rows) < most:
+            raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
+
+
+def _identities(members: int | None, seed: int, start: Posterior | None) -> list[Member]:
+    if start is not None and (members is None or members == len(start)):
+        return list(start.members)
+    return [Member(seed, k) for k in range(members or 1)]
+
+
+def _points(problem: Problem, noises: list[Noise], start: Posterior | None, count: int) -> list[Point]:
+    if start is not None:
+        given = start.points()
+        points = given if len(given) == count else given * count
+        expected = {n: tuple(x.shape) for n, x in problem.init(noises[0]).params.items()}
+        got = {n: tuple(x.shape) for n, x in points[0].params.items()}
+        if got != expected:
+            raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
+        return points
+    points = [problem.init(noise.split("start")) for noise in noises]
+    if count > 1 and all(bool((a == b).all()) for a, b in zip(leaves(points[0].params), leaves(points[1].params))):
+        raise ValueError(
+            "members start equal: building the network under another seed gives the same parameters. Pass a "
+            "factory () -> nn.Module that "
+            "initialises at random (a module can only be re-initialised through layers with reset_parameters), or "
+            "members=1"
+        )
+    return points
+
+
+def _entry(
+    path: Path,
+    method: Method,
+    problem: Problem,
+    data: Data | None,
+    val: Data | None,
+    seed: int,
+    start: Posterior | None,
+    engine: Engine,
+) -> PoolEntry:
+    description = {
+        "method": describe(method),
+        "data": None if data is None else data.fingerprint(),
+        "val": None if val is None or "val" not in method.needs else val.fingerprint(),
+        "seed": seed,
+        "start": None if start is None else [describe(p.recipe) for p in start.parts],
+        "dtype": str(engine.dtype),
+    }
+    return Pool(path, describe_problem(problem)).entry(type(method).__name__, description)
+
+
+def _file_name(member: Member, start: Point | None) -> str:
+    """A member's name in a pool: its seed and number, and where it started if that was given."""
+    name = f"{member.seed}-{member.k:05d}"
+    return name if start is None else f"{name}-{fingerprint(describe([start.params, start.buffers]))}"
+
+
+def _some_inputs(data: Data) -> Any:
+    step = max(1, data.n // KEEP)
+    return tree_map(lambda x: x[::step][:KEEP], data.inputs)

@@ -1,0 +1,29 @@
+"""The methods: one file each, found by looking into this folder. Methods never import each other."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from ..core.nearest import did_you_mean
+from ..core.registry import known
+from ..engine import Method
+
+
+def discover() -> dict[str, type[Method]]:
+    """All methods by name: those of this folder, and those a user defined by deriving from Method."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return dict(sorted(known("method").items()))
+
+
+def find(name: str) -> type[Method]:
+    """The method of that name, whatever the case of its letters."""
+    methods = discover()
+    for key, cls in methods.items():
+        if key.lower() == name.lower():
+            return cls
+    raise ValueError(f"unknown method {name!r}.{did_you_mean(name, methods)}")
+
+
+__all__ = ["Method", "discover", "find"]

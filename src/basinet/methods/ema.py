@@ -1,0 +1,117 @@
+"""Exponential moving average of the weights along gradient descent.
+
+    average_t = sum_{i<=t} d^(t-i) theta_i / sum_{i<=t} d^(t-i),   d = exp(-1 / (horizon x steps an epoch))
+
+A constant step keeps the iterates swinging around the mode; their average lies closer to it (Polyak & Juditsky 1992).
+One point as MAP gives, for the price of one more copy of the weights. Norm statistics are recomputed for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from ..core.noise import Noise
+from ..core.tree import Params, Point, ravel, tree_map
+from ..data import Data
+from ..engine import Descent, GradientMethod, Info, Schedule
+from ..families import Delta
+from ..optim import SGD, Adam, Optimizer
+from ..problem import Batch, Problem
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+
+@dataclass(frozen=True, kw_only=True)
+class EMA(GradientMethod):
+    """A moving average of the weights that training visits, as one point."""
+
+    norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
+
+    epochs: int = 50  # passes through the data
+    batch_size: int | None = 128  # examples a step; None: all
+    horizon: float = 5.0  # epochs after which a visited weight counts 1/e of the newest
+    optimizer: Optimizer = Adam(lr=1e-3)  # how a gradient becomes a step; constant, since the average does the settling
+
+    def __post_init__(self) -> None:
+        if not self.horizon > 0:
+            raise ValueError(f"expected a horizon of more than 0 epochs, got {self.horizon}")
+
+    def schedule(self, n: int) -> Schedule:
+        batch = min(self.batch_size or n, n)
+        return Schedule(steps=-(-self.epochs * n // batch), batch_size=None if batch == n else batch)
+
+    def decay(self, n: int) -> float:
+        """d, for n examples."""
+        return math.exp(-min(self.batch_size or n, n) / (self.horizon * n))
+
+    def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
+        average = tree_map(torch.zeros_like, point.params)  # the first step puts all weight on the first iterate
+        return Descent(point.params, point.buffers, self.optimizer.init(point.params), average)
+
+    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
+        def loss(params: Params) -> tuple[Tensor, Params]:
+            potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
+            return potential / problem.scale(batch.total), buffers
+
+        grads, (value, buffers) = grad_and_value(loss, has_aux=True)(state.params)
+        return grads, Info(value, buffers=buffers)
+
+    def absorb(self, state: Descent, batch: Batch) -> Descent:
+        decay = self.decay(batch.total)
+        share = (1 - decay) / -torch.expm1(
+            (batch.step + 1).double() * math.log(decay)
+        )  # of the newest iterate; 1 at first
+        average = tree_map(lambda a, x: a + share.to(a.dtype) * (x - a), state.memory, state.params)
+        return Descent(state.params, state.buffers, state.moments, average)
+
+    def point(self, state: Descent) -> Point:
+        return Point(state.memory, state.buffers)
+
+    def finish(
+        self,
+        state: Descent,
+        samples: Any,
+        problem: Problem,
+        data: Data | None,
+        val: Data | None,
+        noise: Noise,
+    ) -> Delta:
+        return Delta(state.memory, state.buffers)
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        exact = bench.conjugate()
+        rate, epochs = 0.1, 40
+        recipe = cls(epochs=epochs, batch_size=None, horizon=7.0, optimizer=SGD(lr=rate))
+        found = ravel(bench.fit(recipe, exact.problem, exact.data).mean())
+        start = ravel(
+            bench.fit(cls(epochs=1, batch_size=None, optimizer=SGD(lr=0.0)), exact.problem, exact.data).mean()
+        )
+        shrink = torch.eye(len(start), dtype=torch.float64) - rate * exact.precision / exact.data.n
+        decay = recipe.decay(exact.data.n)
+        weights = torch.tensor([decay ** (epochs - i) for i in range(1, epochs + 1)], dtype=torch.float64)
+        visited = [
+            exact.mean + torch.linalg.matrix_power(shrink, i) @ (start - exact.mean) for i in range(1, epochs + 1)
+        ]
+        average = torch.einsum("i,id->d", weights / weights.sum(), torch.stack(visited))
+        says = "average of mu + (I - eta Lambda / N)^i (theta_0 - mu)"
+        yield bench.close("average along gradient descent on a quadratic", says, found, average, 1e-10)
+        settled = cls(epochs=400, batch_size=10, horizon=50.0, optimizer=SGD(lr=0.2))
+        found = ravel(bench.fit(settled, exact.problem, exact.data).mean())
+        raw = bench.fit(cls(epochs=400, batch_size=10, horizon=1e-3, optimizer=SGD(lr=0.2)), exact.problem, exact.data)
+        ratio = float((found - exact.mean).norm() / (ravel(raw.mean()) - exact.mean).norm())
+        yield bench.close(
+            "distance to mu over that of the last iterate, noisy steps",
+            "< 1/2",
+            torch.tensor(ratio),
+            torch.tensor(0.0),
+            0.5,
+        )

@@ -1,0 +1,83 @@
+"""Maximum a posteriori: one mode of the posterior. With `members=M` it is the deep ensemble.
+
+    theta* = argmin_theta U(theta),   U = -sum_n log p(y_n | x_n, theta) - log p(theta)
+
+A deep ensemble (Lakshminarayanan et al. 2017) is M such modes from M initialisations, each with its own shuffling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.func import grad_and_value
+
+from ..core.noise import Noise
+from ..core.tree import Params
+from ..data import Data
+from ..engine import Descent, GradientMethod, Info, Schedule
+from ..engine.method import Entry
+from ..families import Delta
+from ..optim import Adam, Cosine, Optimizer
+from ..problem import Batch, Problem
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAP(GradientMethod):
+    """The most probable parameters, by gradient descent on the potential per example, U T / N.
+
+    The prior is part of U, so no weight decay is needed. The default step size decays to zero along a cosine, so that
+    the end is a mode and not a place around which the last batches swing.
+    """
+
+    epochs: int = 50  # passes through the data
+    batch_size: int | None = 128  # examples a step; None: all
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
+
+    def schedule(self, n: int) -> Schedule:
+        batch = min(self.batch_size or n, n)
+        return Schedule(steps=-(-self.epochs * n // batch), batch_size=None if batch == n else batch)
+
+    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
+        def loss(params: Params) -> tuple[Tensor, Params]:
+            potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
+            return potential / problem.scale(batch.total), buffers
+
+        grads, (value, buffers) = grad_and_value(loss, has_aux=True)(state.params)
+        return grads, Info(value, buffers=buffers)
+
+    def finish(
+        self,
+        state: Descent,
+        samples: Any,
+        problem: Problem,
+        data: Data | None,
+        val: Data | None,
+        noise: Noise,
+    ) -> Delta:
+        return Delta(state.params, state.buffers)
+
+    @classmethod
+    def lineup(cls) -> Iterable[Entry]:
+        return (Entry("MAP", cls(), 1), Entry("deep ensemble", cls(), 10))
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        exact = bench.conjugate()
+        for name, batch_size, tolerance in (("full batch", None, 1e-12), ("batches of 10", 10, 1e-3)):
+            recipe = cls(epochs=1000, batch_size=batch_size, optimizer=Adam(lr=Cosine(peak=0.05)))
+            found = bench.fit(recipe, exact.problem, exact.data).mean()
+            yield bench.close(f"mode of the conjugate posterior, {name}", "mu", found, exact.mean, tolerance)
+        recipe = cls(epochs=1000, batch_size=None, optimizer=Adam(lr=Cosine(peak=0.05)))
+        for temper, says in (
+            ("posterior", "mu, at any temperature"),
+            ("likelihood", "mu of the tempered likelihood"),
+        ):
+            cold = bench.conjugate(temperature=0.1, temper=temper)
+            found = bench.fit(recipe, cold.problem, cold.data).mean()
+            yield bench.close(f"mode at temperature 0.1 ({temper})", says, found, cold.mean, 1e-12)

@@ -1,0 +1,204 @@
+"""Optimisers: pure functions from parameters, gradients and a state to the next parameters and state.
+
+They are written for one member and lifted over members by the engine, so nothing is changed in place and
+nothing branches on a tensor. With g the gradient, l the learning rate and t = clock + 1, as torch does it:
+
+    SGD     v <- momentum v + g;  x <- x - l v, or x - l (g + momentum v) for Nesterov's
+    Adam    m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g²                            (Kingma & Ba 2015)
+            x <- x - l/(1 - b1^t) m / (sqrt(s)/sqrt(1 - b2^t) + eps)
+    AdamW   x <- (1 - l weight_decay) x, then Adam's                              (Loshchilov & Hutter 2019)
+
+**A Gaussian prior belongs in the Problem**, which knows the number of data N and scales it. The weight decay
+of SGD and Adam is coupled: it adds `weight_decay * x` to the gradient. That is a Gaussian prior whose
+precision depends on the scale of the loss: weight_decay * N for a mean loss, weight_decay for a summed one;
+and it comes on top of the prior in the Problem. The weight decay of AdamW is decoupled: it escapes Adam's
+rescaling and is no Gaussian prior at any scale.
+
+>>> import torch
+>>> sgd = SGD(lr=0.25)
+>>> params = {"x": torch.tensor([8.0])}
+>>> for clock in range(3):  # the gradient of x² is 2x: every step halves x
+...     params, state = sgd.step(params, {"x": 2 * params["x"]}, sgd.init(params), clock, 3)
+>>> params["x"]
+tensor([1.])
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..core.registry import Saved
+from ..core.tree import tree_map
+from .schedules import Clock, Rate, Scalar, arithmetic, check_nonnegative
+
+Tree = Any  # any nesting of dicts, tuples and NamedTuples with tensors at its leaves
+T = TypeVar("T")
+
+
+class Optimizer(Saved, ABC, kind="optimizer"):
+    """A rule that moves parameters along their gradients; its state is a NamedTuple of trees of tensors."""
+
+    lr: float | Rate
+
+    @abstractmethod
+    def init(self, params: Tree) -> Any:
+        """The state before the first step."""
+
+    @abstractmethod
+    def step(self, params: T, grads: T, state: Any, clock: Clock, steps: int) -> tuple[T, Any]:
+        """The next parameters and state, for step `clock` = 0, 1, ... of `steps` planned ones."""
+
+    def learning_rate(self, clock: Clock, steps: int) -> Scalar:
+        """The learning rate at step `clock` of `steps`."""
+        return self.lr(clock, steps) if isinstance(self.lr, Rate) else self.lr
+
+
+class SGDState(NamedTuple):
+    velocity: Tree  # like the parameters; () without momentum
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent. Its weight decay is coupled: see the module's note on priors."""
+
+    lr: float | Rate = 0.1  # learning rate, a number of at least 0 or a schedule
+    momentum: float = 0.0  # part of the velocity kept each step, in [0, 1)
+    nesterov: bool = False  # look ahead along the velocity; needs momentum
+    weight_decay: float = 0.0  # times the parameters, added to the gradient; not scaled by N
+
+    def __post_init__(self) -> None:
+        _check_lr("SGD", self.lr)
+        _check_kept("SGD", "momentum", self.momentum)
+        check_nonnegative("SGD", weight_decay=self.weight_decay)
+        if self.nesterov and self.momentum == 0:
+            raise ValueError(
+                "SGD: expected momentum above 0 with nesterov=True, got momentum=0. "
+                "Set momentum=0.9, say, or nesterov=False."
+            )
+
+    def init(self, params: Tree) -> SGDState:
+        return SGDState(velocity=_zeros(params) if self.momentum else ())
+
+    def step(self, params: T, grads: T, state: SGDState, clock: Clock, steps: int) -> tuple[T, SGDState]:
+        rate = self.learning_rate(clock, steps)
+        grads = _coupled(grads, params, self.weight_decay)
+        if not self.momentum:
+            return _descend(params, grads, rate), state
+        velocity = tree_map(lambda v, g: self.momentum * v + g, state.velocity, grads)
+        ahead = tree_map(lambda v, g: self.momentum * v + g, velocity, grads) if self.nesterov else velocity
+        return _descend(params, ahead, rate), SGDState(velocity=velocity)
+
+
+class AdamState(NamedTuple):
+    mean: Tree  # running mean of the gradient, before bias correction
+    square: Tree  # running mean of its square, before bias correction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Optimizer):
+    """Adaptive moments. Its weight decay is coupled: see the module's note on priors."""
+
+    lr: float | Rate = 1e-3  # learning rate, a number of at least 0 or a schedule
+    betas: tuple[float, float] = (0.9, 0.999)  # part kept of the gradient's mean and square, in [0, 1)
+    eps: float = 1e-8  # added to the root of the square, above 0
+    weight_decay: float = 0.0  # times the parameters, added to the gradient; not scaled by N
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+
+    def init(self, params: Tree) -> AdamState:
+        return AdamState(mean=_zeros(params), square=_zeros(params))
+
+    def step(self, params: T, grads: T, state: AdamState, clock: Clock, steps: int) -> tuple[T, AdamState]:
+        rate = self.learning_rate(clock, steps)
+        grads = _coupled(grads, params, self.weight_decay)
+        return _adam(self, params, grads, state, clock, rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay, which is no Gaussian prior: see the module's note on priors."""
+
+    lr: float | Rate = 1e-3  # learning rate, a number of at least 0 or a schedule
+    betas: tuple[float, float] = (0.9, 0.999)  # part kept of the gradient's mean and square, in [0, 1)
+    eps: float = 1e-8  # added to the root of the square, above 0
+    weight_decay: float = 1e-2  # times the learning rate, the part of the parameters lost each step
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+
+    def init(self, params: Tree) -> AdamState:
+        return AdamState(mean=_zeros(params), square=_zeros(params))
+
+    def step(self, params: T, grads: T, state: AdamState, clock: Clock, steps: int) -> tuple[T, AdamState]:
+        rate = self.learning_rate(clock, steps)
+        kept = 1 - rate * self.weight_decay
+        params = tree_map(lambda x: _as(x, kept) * x, params)
+        return _adam(self, params, grads, state, clock, rate)
+
+
+def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Clock, rate: Scalar) -> tuple[T, AdamState]:
+    b1, b2 = rule.betas
+    mean = tree_map(lambda m, g: torch.lerp(m, g, 1 - b1), state.mean, grads)
+    square = tree_map(lambda s, g: torch.addcmul(b2 * s, g, g, value=1 - b2), state.square, grads)
+    size, root = rate / _correction(b1, clock), _correction(b2, clock) ** 0.5
+
+    def move(x: Tensor, m: Tensor, s: Tensor) -> Tensor:
+        return x - _as(x, size) * m / (s.sqrt() / _as(x, root) + rule.eps)
+
+    return tree_map(move, params, mean, square), AdamState(mean=mean, square=square)
+
+
+def _correction(beta: float, clock: Clock) -> Scalar:
+    """1 - beta^(clock + 1), without cancellation and with the same bits alone and in a stack."""
+    t, ops = arithmetic(clock + 1)
+    return -ops.expm1(t * (math.log(beta) if beta else -math.inf))
+
+
+def _coupled(grads: T, params: T, weight_decay: float) -> T:
+    return tree_map(lambda g, x: g + weight_decay * x, grads, params) if weight_decay else grads
+
+
+def _descend(params: T, direction: T, size: Scalar) -> T:
+    return tree_map(lambda x, d: x - _as(x, size) * d, params, direction)
+
+
+def _as(like: Tensor, value: Scalar) -> Scalar:
+    """The value in the dtype of a leaf, which a float64 scalar must not change."""
+    return value.to(like.dtype) if isinstance(value, Tensor) else value
+
+
+def _zeros(params: T) -> T:
+    return tree_map(torch.zeros_like, params)
+
+
+def _check_lr(owner: str, lr: float | Rate) -> None:
+    if not isinstance(lr, Rate) and not (isinstance(lr, Real) and 0 <= lr < math.inf):
+        raise ValueError(
+            f"{owner}: expected lr to be a finite number of at least 0 or a Rate, got {lr!r}. "
+            f"Pass {owner}(lr=1e-3) or {owner}(lr=Cosine(peak=1e-3)), say."
+        )
+
+
+def _check_kept(owner: str, name: str, value: float) -> None:
+    if not (isinstance(value, Real) and 0 <= value < 1):
+        raise ValueError(f"{owner}: expected {name} in [0, 1), got {value!r}. Pass 0.9, say: the part kept each step.")
+
+
+def _check_adam(rule: Adam | AdamW) -> None:
+    owner = type(rule).__name__
+    _check_lr(owner, rule.lr)
+    if len(rule.betas) != 2:
+        raise ValueError(f"{owner}: expected two betas, got {rule.betas!r}. Pass betas=(0.9, 0.999), say.")
+    for beta in rule.betas:
+        _check_kept(owner, "betas", beta)
+    if not (isinstance(rule.eps, Real) and 0 < rule.eps < math.inf):
+        raise ValueError(f"{owner}: expected eps above 0, got {rule.eps!r}. Pass eps=1e-8, say.")
+    check_nonnegative(owner, weight_decay=rule.weight_decay)

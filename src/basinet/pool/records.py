@@ -1,0 +1,52 @@
+"""Records: one JSON line for each thing that was evaluated, with its seeds, versions and numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.version import VERSION
+from .files import FileError
+
+
+def append_record(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Adds a record to a file of JSON lines, with time and versions, and returns it."""
+    stamped = {
+        **record,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"basinet": VERSION, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    line = json.dumps(stamped, allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":  # a run that was killed while writing: what it left ends here
+                line = "\n" + line
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    return stamped
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """All records of a file. A last line that was cut short by a kill is left out; any other damage is an error."""
+    lines = path.read_text().split("\n")
+    records = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            if number >= len(lines) - 1 or not lines[number].strip():
+                continue
+            raise FileError(path, f"line {number} is not a record ({error})") from error
+    return records

@@ -1,0 +1,285 @@
+"""What `fit` returns and people hold: a distribution over the weights of one or many members, that predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .core.lift import lift
+from .core.noise import Noise
+from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
+from .engine import Member, Method
+from .families import Delta, Family, Mixture
+from .predict import Draws, Predictive, forward, make_predictive
+from .problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Members of one network that one recipe made: they share their axes."""
+
+    problem: Problem
+    family: Family  # stacked, leaves (M, ...)
+    members: tuple[Member, ...]
+    recipe: Method | None = None  # None for a module that was trained elsewhere
+    inputs: Any = None  # training inputs kept to refresh norm statistics, where the recipe asks for it
+    info: dict[str, Any] = field(default_factory=dict)  # curves (one row a member), the engine's choice, seconds
+
+    def adapted(self) -> Problem:
+        """The problem as the recipe sees it."""
+        return self.problem if self.recipe is None else self.recipe.adapt(self.problem)
+
+    def take(self, index: list[int]) -> Part:
+        """Some of the members."""
+        rows = torch.tensor(index, device=leaves(self.family)[0].device)
+        curves = {name: [v[i] for i in index] for name, v in self.info.get("curves", {}).items()}
+        return replace(
+            self,
+            family=take(self.family, rows),
+            members=tuple(self.members[i] for i in index),
+            info=self.info | ({"curves": curves} if curves else {}),
+        )
+
+    def draws(self, samples: int | None, seed: int) -> Draws:
+        """The draws with which these members predict."""
+        if samples is not None and samples < 1:
+            raise ValueError(f"expected at least one sample a member, got {samples}")
+        points = take(self.family, 0).points
+        default = Method.samples if self.recipe is None else self.recipe.samples
+        asked = samples or (points or default)
+        device = leaves(self.family)[0].device
+        root = Noise.seed(seed, device).split("predict")
+        keys = torch.stack([root.split(m.seed).split(m.k).key for m in self.members])
+        count = asked if points is None else min(asked, points)
+        return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A mixture of members, each a distribution over weights. `len()` counts members, indexing slices them.
+
+    A slice, a mixture (`bn.mix`) and what a file gives back are posteriors too. Members keep their identity (seed and
+    number), so what is drawn for a member does not depend on the company it is in.
+    """
+
+    parts: tuple[Part, ...]
+    weights: Tensor | None = None  # (M,), of the members; equal where None
+
+    @staticmethod
+    def of(module: nn.Module, problem: Problem) -> Posterior:
+        """A trained module as a posterior of one member, to start methods from or to mix. The module is copied."""
+        point = problem.complete(problem.network.read(module))
+        bad = [n for n, x in point.params.items() if not bool(x.isfinite().all())]
+        if bad:
+            raise ValueError(f"expected finite parameters, got NaN or infinity in {', '.join(bad)}")
+        return Posterior((Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),)),))
+
+    def __len__(self) -> int:
+        return sum(len(p.members) for p in self.parts)
+
+    def __getitem__(self, index: int | slice | Sequence[int]) -> Posterior:
+        """The posterior of some of the members."""
+        n = len(self)
+        chosen = (
+            list(range(n))[index] if isinstance(index, slice) else [index] if isinstance(index, int) else list(index)
+        )
+        if not chosen or any(not -n <= i < n for i in chosen):
+            raise IndexError(f"expected members among 0 ... {n - 1}, got {index}")
+        chosen = [i % n for i in chosen]
+        parts, begin = [], 0
+        for part in self.parts:
+            end = begin + len(part.members)
+            inside = [i - begin for i in chosen if begin <= i < end]
+            if inside:
+                parts.append(part.take(inside))
+            begin = end
+        in_order = sorted(chosen, key=lambda i: self._part_of(i))
+        weights = None if self.weights is None else self.weights[torch.tensor(in_order)]
+        return Posterior(tuple(parts), weights)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Who the members are."""
+        return tuple(m for p in self.parts for m in p.members)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem; that of the first part, where networks differ."""
+        return self.parts[0].problem
+
+    @property
+    def recipe(self) -> Method | None:
+        """The method that made it; None for a module trained elsewhere. A mixture of recipes has one a part."""
+        return self.parts[0].recipe
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Curves (one row a member), the engine's choice, seconds; of each part, where there are several."""
+        return self.parts[0].info if len(self.parts) == 1 else {"parts": [p.info for p in self.parts]}
+
+    @property
+    def family(self) -> Family:
+        """The distribution over (params, buffers): the members' mixture."""
+        return Mixture(self._one_network("family").family, self._mass())
+
+    def predict(
+        self,
+        inputs: Any,
+        samples: int | None = None,
+        *,
+        via: Literal["sample"] | None = None,
+        batch_size: int | None = None,
+        seed: int = 0,
+    ) -> Predictive:
+        """Outputs of all members on the inputs, on axes (M, S, B, *event), and what follows from them.
+
+        `samples` are per member (default: all points of a finite family, else what the recipe says); more than a
+        family has points are not drawn. `batch_size` inputs go through the network at a time. For many inputs or
+        members, `bn.score(posterior, data)` scores without holding all outputs.
+        """
+        if via not in (None, "sample"):
+            raise ValueError(f"expected via='sample', got {via!r}")
+        made = [(d, *forward(d, self._inputs(inputs), None, batch_size)) for d in self.draws(samples, seed)]
+        return self.assemble(made)
+
+    def draws(self, samples: int | None = None, seed: int = 0) -> list[Draws]:
+        """The draws of each part."""
+        return [part.draws(samples, seed) for part in self.parts]
+
+    def assemble(self, made: Sequence[tuple[Draws, Tensor, Params]]) -> Predictive:
+        """One predictive from the outputs of the parts. Parts with fewer samples are padded with samples of no
+        weight."""
+        likelihood = self.problem.likelihood
+        if len(made) == 1 and self.weights is None:
+            _, outputs, learned = made[0]
+            return make_predictive(outputs, likelihood, learned)
+        longest = max(d.samples for d, _, _ in made)
+        outputs = torch.cat([_pad(o, longest) for _, o, _ in made])
+        names = made[0][2]
+        learned = {n: torch.cat([_pad(part[n], longest) for _, _, part in made]) for n in names}
+        share = [torch.arange(longest) < d.samples for d, _, _ in made for _ in range(len(d))]
+        counts = torch.tensor([d.samples for d, _, _ in made for _ in range(len(d))])
+        weights = torch.stack(share).double() * (self._mass().double().cpu() / counts)[:, None]
+        return make_predictive(outputs, likelihood, learned, weights.to(outputs))
+
+    def sample(self, n: int, seed: int = 0) -> Params:
+        """`n` draws of the params from each member, leaves (M, n, ...)."""
+        part = self._one_network("sample")
+        keys = part.draws(n, seed).keys
+
+        def member(family: Family, key: Tensor) -> Params:
+            noise = Noise(key).split("draw")
+            return lift(lambda s: family.draw(noise, s).params)(torch.arange(n, device=key.device))
+
+        return lift(member)(part.family, keys)
+
+    def mean(self) -> Params:
+        """The mean of the params over the posterior."""
+        return self.family.mean().params
+
+    def log_prob(self, params: Params) -> Tensor:
+        """The log density of the mixture of members at `params`."""
+        return self.family.log_prob(params)
+
+    def points(self) -> list[Point]:
+        """The mean of each member, as a list: where methods start that are given this posterior."""
+        return [take(p.family, i).mean() for p in self.parts for i in range(len(p.members))]
+
+    def to(self, device: torch.device | str) -> Posterior:
+        """The posterior with its tensors on a device."""
+        parts = tuple(replace(p, family=move(p.family, device), inputs=move(p.inputs, device)) for p in self.parts)
+        return Posterior(parts, None if self.weights is None else self.weights.to(device))
+
+    def nbytes(self) -> int:
+        """Bytes of memory the members take."""
+        return sum(nbytes(p.family) for p in self.parts)
+
+    def save(self, path: Path | str) -> None:
+        """Writes a folder of safetensors and JSON that `bn.load(path, make_net)` reads back."""
+        from .saving import save
+
+        save(self, Path(path))
+
+    def _inputs(self, inputs: Any) -> Any:
+        like = leaves(self.parts[0].family)[0]
+        inputs = tree_map(lambda x: x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=_default(x)), inputs)
+        first = leaves(inputs)
+        if not first or any(x.dim() == 0 or x.shape[0] == 0 for x in first):
+            raise ValueError("expected inputs with at least one row, got none")
+        bad = sum(int((~x.isfinite()).sum()) for x in first if x.is_floating_point())
+        if bad:
+            raise ValueError(f"expected finite inputs, got {bad} values that are NaN or infinite")
+        return move(inputs, like.device, like.dtype)
+
+    def _mass(self) -> Tensor:
+        if self.weights is not None:
+            return self.weights / self.weights.sum()
+        return torch.full((len(self),), 1 / len(self), device=leaves(self.parts[0].family)[0].device)
+
+    def _part_of(self, index: int) -> int:
+        begin = 0
+        for number, part in enumerate(self.parts):
+            begin += len(part.members)
+            if index < begin:
+                return number
+        raise IndexError(index)
+
+    def _one_network(self, what: str) -> Part:
+        if len(self.parts) > 1:
+            raise ValueError(
+                f"this posterior mixes {len(self.parts)} kinds of members, which have no common {what}: slice it to "
+                f"one kind first, "
+                "or use predict"
+            )
+        return self.parts[0]
+
+
+def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> Posterior:
+    """The mixture of posteriors, as one posterior: `weights` one a posterior; by default every member counts the same.
+
+    Networks may differ, as long as they share a likelihood: an ensemble of architectures predicts and saves.
+    """
+    if not posteriors:
+        raise ValueError("expected at least one posterior to mix, got none")
+    kinds = {repr(p.likelihood) for q in posteriors for p in (part.problem for part in q.parts)}
+    if len(kinds) > 1:
+        raise ValueError(f"expected posteriors under one likelihood, got {' and '.join(sorted(kinds))}")
+    if weights is None:
+        mass = None
+        if any(q.weights is not None for q in posteriors):
+            mass = torch.cat([q._mass() * len(q) for q in posteriors])
+    else:
+        if len(weights) != len(posteriors) or any(w < 0 for w in weights) or sum(weights) <= 0:
+            raise ValueError(f"expected {len(posteriors)} non-negative weights, one a posterior, got {list(weights)}")
+        mass = torch.cat([w * q._mass() for w, q in zip(weights, posteriors)])
+    return Posterior(_joined([p for q in posteriors for p in q.parts]), mass)
+
+
+def _joined(parts: list[Part]) -> tuple[Part, ...]:
+    """Neighbours of the same problem and recipe become one part."""
+    joined = [parts[0]]
+    for part in parts[1:]:
+        last = joined[-1]
+        if part.problem is last.problem and part.recipe == last.recipe and part.inputs is last.inputs:
+            names = last.info.get("curves", {}).keys() & part.info.get("curves", {}).keys()
+            curves = {n: last.info["curves"][n] + part.info["curves"][n] for n in names}
+            info = last.info | ({"curves": curves} if curves else {})
+            family = concatenate([last.family, part.family])
+            joined[-1] = replace(last, family=family, members=last.members + part.members, info=info)
+        else:
+            joined.append(part)
+    return tuple(joined)
+
+
+def _pad(x: Tensor, samples: int) -> Tensor:
+    missing = samples - x.shape[1]
+    return x if missing == 0 else torch.cat([x, x[:, :1].expand(-1, missing, *x.shape[2:])], 1)
+
+
+def _default(x: Any) -> torch.dtype | None:
+    return torch.get_default_dtype() if str(getattr(x, "dtype", "")) == "float64" else None

@@ -1,0 +1,120 @@
+"""Predictions as outputs on axes (M members, S samples per member, B inputs, event shape). Axes never merge."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..core.tree import Params, take
+from ..problem.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
+
+
+@dataclass(frozen=True, eq=False)
+class Predictive(ABC):
+    """The mixture over members and samples. Made by `Posterior.predict`; everything else is computed when asked for."""
+
+    outputs: Tensor  # (M, S, B, *event), what the networks returned
+    likelihood: Likelihood
+    learned: Params = field(default_factory=dict)  # the likelihood's own parameters, leaves (M, S, ...)
+    weights: Tensor | None = None  # (M, S), non-negative; equal where None. Normalised when used
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and self.weights.shape != self.outputs.shape[:2]:
+            raise ValueError(
+                f"expected weights (members, samples) {tuple(self.outputs.shape[:2])}, got {tuple(self.weights.shape)}"
+            )
+
+    def __len__(self) -> int:
+        """The number of members."""
+        return self.outputs.shape[0]
+
+    def __getitem__(self, members: int | slice | Sequence[int] | Tensor) -> Any:
+        """The predictive of some of the members."""
+        index: Any = members
+        if isinstance(members, int):
+            if not -len(self) <= members < len(self):
+                raise IndexError(f"member {members} of a predictive with {len(self)} members")
+            index = slice(members, members + 1 or None)
+        elif not isinstance(members, slice):
+            index = torch.as_tensor(members)
+        weights = None if self.weights is None else self.weights[index]
+        return replace(self, outputs=self.outputs[index], learned=take(self.learned, index), weights=weights)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples per member."""
+        return self.outputs.shape[1]
+
+    @cached_property
+    def mass(self) -> Tensor:
+        """The weight of each sample, (M, S), summing to one."""
+        shape, like = self.outputs.shape[:2], self.outputs
+        if self.weights is None:
+            return torch.full(shape, 1 / (shape[0] * shape[1]), dtype=like.dtype, device=like.device)
+        return (self.weights / self.weights.sum()).to(like)
+
+    @property
+    @abstractmethod
+    def aleatoric(self) -> Tensor:
+        """What would remain if the weights were known."""
+
+    @property
+    @abstractmethod
+    def between(self) -> Tensor:
+        """What the members disagree on: uncertainty between modes."""
+
+    @property
+    @abstractmethod
+    def within(self) -> Tensor:
+        """What samples of the same member disagree on: uncertainty within a mode."""
+
+    @property
+    def epistemic(self) -> Tensor:
+        """What is not known of the weights: between + within."""
+        return self.between + self.within
+
+    @abstractmethod
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """The exact log density of the mixture at each target, (B,): densities are averaged, not their logarithms."""
+
+    @abstractmethod
+    def sample(self, n: int, seed: int = 0) -> Tensor:
+        """`n` targets drawn for each input, (n, B, ...)."""
+
+    @abstractmethod
+    def to_distribution(self) -> Distribution:
+        """The same as a torch distribution."""
+
+    def member_mass(self) -> tuple[Tensor, Tensor]:
+        """The weight of each member (M,), and of its samples within it (M, S) (equal where a member has weight
+        zero)."""
+        member = self.mass.sum(1)
+        inside = torch.where(member[:, None] > 0, self.mass / member[:, None].clamp(min=1e-300), 1 / self.samples)
+        return member, inside
+
+
+def make_predictive(
+    outputs: Tensor, likelihood: Likelihood, learned: Params, weights: Tensor | None = None
+) -> Predictive:
+    """The predictive that fits the likelihood."""
+    from .classes import ClassPredictive
+    from .real import RealPredictive
+
+    if isinstance(likelihood, ClassLikelihood):
+        return ClassPredictive(outputs, likelihood, learned, weights)
+    if isinstance(likelihood, RealLikelihood):
+        return RealPredictive(outputs, likelihood, learned, weights)
+    raise TypeError(f"expected a ClassLikelihood or a RealLikelihood, got {type(likelihood).__name__}")
+
+
+def weighted(mass: Tensor, values: Tensor) -> Tensor:
+    """The weighted sum over the leading axes that `mass` has."""
+    k = mass.dim()
+    return torch.tensordot(mass.to(values), values, k)

@@ -1,0 +1,136 @@
+"""The posterior that is asked for, and the one place where N, prior and temperature are scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..core.model import Factory, Mode, Model
+from ..core.noise import Noise
+from ..core.tree import Params, Point, leaves, tree_map
+from ..data import Data
+from .likelihoods import Likelihood
+from .priors import Normal, Prior
+
+PREFIX = "likelihood."
+
+
+class Batch(NamedTuple):
+    """The examples of one step, as one member sees them."""
+
+    inputs: Any  # any tree of tensors (B, ...)
+    targets: Tensor  # (B, ...)
+    index: Tensor  # type: ignore[assignment]  # (B,) positions in the data
+    step: Tensor  # (), this member's own clock: steps done before this one
+    total: int  # N, the number of examples the posterior conditions on
+    weights: Tensor | None = None  # (B,) example weights
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Model, likelihood, prior and temperature.
+
+    The potential is U = [sum_n -log p(y_n | x_n, theta)] / T - log p(theta) / T_prior with T_prior = T for
+    temper="posterior" (a cold or warm posterior) and T_prior = 1 for temper="likelihood"; the posterior is exp(-U) up
+    to its integral. A mini-batch stands for all N examples: its sum is multiplied by N / B, the prior is not. N comes
+    from the data.
+    """
+
+    model: Model | Factory | nn.Module  # factory () -> nn.Module, or a module that is re-initialised for each member
+    likelihood: Likelihood  # how targets follow from outputs
+    prior: Prior = Normal(scale=1.0)  # what is believed of the params without data
+    temperature: float = 1.0  # T: 1 is Bayes, below 1 is cold
+    temper: Literal["posterior", "likelihood"] = (
+        "posterior"  # what T divides: likelihood and prior, or the likelihood alone
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.likelihood, Likelihood):
+            raise TypeError(f"expected a likelihood such as bn.likelihoods.Categorical(), got {self.likelihood!r}")
+        if not isinstance(self.prior, Prior):
+            raise TypeError(f"expected a prior such as bn.priors.Normal(scale=1.0), got {self.prior!r}")
+        if not self.temperature > 0:
+            raise ValueError(f"expected a positive temperature, got {self.temperature}")
+        if self.temper not in ("posterior", "likelihood"):
+            raise ValueError(f"expected temper 'posterior' or 'likelihood', got {self.temper!r}")
+        if not isinstance(self.model, Model):
+            object.__setattr__(self, "model", Model(self.model))
+        self.prior.check(self.network.init(Noise.seed(0)).params)
+
+    @property
+    def network(self) -> Model:
+        """The model as a pure function."""
+        assert isinstance(self.model, Model)
+        return self.model
+
+    def init(self, noise: Noise) -> Point:
+        """Where a member starts: a fresh initialisation of the network, and of what the likelihood learns."""
+        return self.complete(self.network.init(noise))
+
+    def complete(self, point: Point) -> Point:
+        """A point of the network with the likelihood's own parameters added."""
+        like = next(iter(point.params.values()))
+        learned = {PREFIX + n: x.to(like) for n, x in self.likelihood.init().items()}
+        return Point(point.params | learned, point.buffers)
+
+    def split(self, params: Params) -> tuple[Params, Params]:
+        """The network's parameters, and those of the likelihood without their prefix."""
+        network = {n: x for n, x in params.items() if not n.startswith(PREFIX)}
+        learned = {n.removeprefix(PREFIX): x for n, x in params.items() if n.startswith(PREFIX)}
+        return network, learned
+
+    def outputs(
+        self, params: Params, buffers: Params, inputs: Any, noise: Noise | None = None, mode: Mode = "eval"
+    ) -> tuple[Tensor, Params]:
+        """What the network returns, and its buffers afterwards."""
+        return self.network(self.split(params)[0], buffers, inputs, noise, mode)
+
+    def log_likelihood(
+        self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "eval"
+    ) -> tuple[Tensor, Params]:
+        """The plain sum over the batch of w_n log p(y_n | x_n, theta): neither scaled nor tempered."""
+        network, learned = self.split(params)
+        outputs, buffers = self.network(network, buffers, batch.inputs, noise, mode)
+        each = self.likelihood.log_prob(outputs, batch.targets, learned)
+        return (each if batch.weights is None else batch.weights * each).sum(), buffers
+
+    def log_prior(self, params: Params) -> Tensor:
+        """The log prior density of the network's parameters."""
+        return self.prior.log_prob(self.split(params)[0])
+
+    def potential(
+        self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "train"
+    ) -> tuple[Tensor, Params]:
+        """U, with the batch standing for all N examples, up to a constant; and the buffers afterwards."""
+        log_likelihood, buffers = self.log_likelihood(params, buffers, batch, noise, mode)
+        energy = -log_likelihood * (batch.total / batch.targets.shape[0])
+        prior = self.prior.energy(self.split(params)[0])
+        if self.temper == "posterior":
+            return (energy + prior) / self.temperature, buffers
+        return energy / self.temperature + prior, buffers
+
+    def scale(self, total: int) -> float:
+        """N / T, what the potential is divided by to read as a loss per example whatever N and T are."""
+        return total / self.temperature
+
+    def check(self, data: Data, point: Point) -> None:
+        """Raises where data, network and likelihood do not fit: runs the network on two examples."""
+        few = tree_map(lambda x: x[:2], data.inputs)
+        device = next(iter(point.params.values())).device
+        try:
+            with torch.no_grad():
+                outputs, _ = self.outputs(point.params, point.buffers, tree_map(lambda x: x.to(device), few))
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            shapes = [tuple(x.shape[1:]) for x in leaves(few)]
+            raise ValueError(
+                f"the network does not run on the data (inputs of shape {shapes} an example): {error}"
+            ) from error
+        if outputs.dim() == 0 or outputs.shape[0] != leaves(few)[0].shape[0]:
+            raise ValueError(
+                f"expected one output row for each example, got outputs {tuple(outputs.shape)} for "
+                f"{leaves(few)[0].shape[0]} examples"
+            )
+        self.likelihood.check(outputs, data.targets)

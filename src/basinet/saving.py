@@ -1,0 +1,148 @@
+"""Posteriors as folders: a manifest in JSON, and one safetensors file a part."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .core.model import Factory, Model
+from .core.tree import Point, leaves, take
+from .engine import Member
+from .pool import (
+    FileError,
+    decode,
+    describe,
+    encode,
+    fingerprint,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
+from .pool.pool import difference
+from .posterior import Part, Posterior
+from .problem import Problem
+
+MANIFEST = "posterior.json"
+
+
+def save(posterior: Posterior, folder: Path) -> None:
+    """Writes the parts under new names, then the manifest that names them, in one move; then removes what it
+    replaced."""
+    if folder.exists() and not folder.is_dir():
+        raise FileError(folder, "expected a folder to save into, got a file")
+    written = []
+    for number, part in enumerate(posterior.parts):
+        tensors: dict[str, Tensor] = {}
+        meta = {
+            "problem": encode_problem(part.problem, tensors),
+            "family": encode(part.family, tensors, "family"),
+            "recipe": encode(part.recipe, tensors, "recipe"),
+            "inputs": encode(part.inputs, tensors, "inputs"),
+            "members": [list(m) for m in part.members],
+            "info": part.info,
+        }
+        name = f"part-{number}-{fingerprint([meta, *(describe(t) for t in tensors.values())])}.safetensors"
+        written.append({"file": name, "checksum": write_tensors(folder / name, tensors, meta)})
+    weights = None if posterior.weights is None else posterior.weights.tolist()
+    write_json(folder / MANIFEST, {"parts": written, "weights": weights})
+    for old in set(folder.glob("part-*.safetensors")) - {folder / w["file"] for w in written}:
+        with contextlib.suppress(OSError):
+            old.unlink()
+
+
+def load(
+    path: Path | str,
+    model: Factory | nn.Module | Sequence[Factory | nn.Module],
+    device: torch.device | str = "cpu",
+) -> Posterior:
+    """The posterior that `save` wrote. `model` is what its Problem had (a list, in order, where parts differ in
+    network).
+
+    Nothing in the files is executed. A file that was cut short or altered, belongs to another model, or has a newer
+    format is refused with its name and the reason.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileError(folder, "expected the folder of a saved posterior; there is none")
+    manifest = read_json(folder / MANIFEST)
+    models = list(model) if isinstance(model, Sequence) else [model] * len(manifest["parts"])
+    if len(models) != len(manifest["parts"]):
+        raise ValueError(f"expected {len(manifest['parts'])} models, one a part, got {len(models)}")
+    made: dict[int, Model] = {}
+    problems: dict[str, Problem] = {}
+    parts = []
+    for listed, source in zip(manifest["parts"], models):
+        file = folder / listed["file"]
+        tensors, meta = read_tensors(file, device)
+        network = made.setdefault(id(source), Model(source))
+        if found := difference(meta["problem"]["model"], network.spec()):
+            raise FileError(file, f"it belongs to another model: {found}")
+        try:
+            key = fingerprint(meta["problem"])
+            problem = problems.setdefault(key, decode_problem(meta["problem"], network, tensors))
+            parts.append(_part(problem, meta, tensors))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileError(file, str(error)) from error
+    weights = manifest["weights"]
+    return Posterior(tuple(parts), None if weights is None else torch.tensor(weights, device=device))
+
+
+def encode_problem(problem: Problem, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """A problem as JSON: its model by description, the rest by value."""
+    return {
+        "model": problem.network.spec(),
+        "likelihood": encode(problem.likelihood, tensors, "likelihood"),
+        "prior": encode(problem.prior, tensors, "prior"),
+        "temperature": problem.temperature,
+        "temper": problem.temper,
+    }
+
+
+def decode_problem(saved: dict[str, Any], network: Model, tensors: dict[str, Tensor]) -> Problem:
+    """The inverse of `encode_problem`, around a model that fits."""
+    likelihood, prior = decode(saved["likelihood"], tensors), decode(saved["prior"], tensors)
+    return Problem(network, likelihood, prior, saved["temperature"], saved["temper"])
+
+
+def describe_problem(problem: Problem) -> dict[str, Any]:
+    """A problem as JSON with digests for its tensors: to compare."""
+    return {
+        "model": problem.network.spec(),
+        "likelihood": describe(problem.likelihood),
+        "prior": describe(problem.prior),
+        "temperature": problem.temperature,
+        "temper": problem.temper,
+    }
+
+
+def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Part:
+    family = decode(meta["family"], tensors)
+    members = tuple(Member(*m) for m in meta["members"])
+    if any(x.shape[0] != len(members) for x in leaves(family) if isinstance(x, Tensor)):
+        raise ValueError(f"the tensors do not have {len(members)} members")
+    part = Part(
+        problem,
+        family,
+        members,
+        decode(meta["recipe"], tensors),
+        decode(meta["inputs"], tensors),
+        meta["info"],
+    )
+    point = take(family, 0).mean()
+    shapes = {n: tuple(x.shape) for n, x in point.params.items()}
+    expected = {n: tuple(x.shape) for n, x in _shapes(part.adapted()).params.items()}
+    if shapes != expected:
+        raise ValueError(f"its parameters {shapes} are not those of the model, {expected}")
+    return part
+
+
+def _shapes(problem: Problem) -> Point:
+    from .core.noise import Noise
+
+    return problem.init(Noise.seed(0))

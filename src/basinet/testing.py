@@ -1,0 +1,308 @@
+"""The conformance suite: what every method and family must do, for ours and for yours.
+
+`check_method(recipe)` and `check_family(family)` run it and raise with a table of what failed; `method_checks` and
+`family_checks` yield each check as it is made. A method's own theory stands in its file (`Method.theory`) and is
+measured here with a `Bench`.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .core.lift import lift
+from .core.noise import Noise
+from .core.tree import leaves, ravel, stack, take, tree_map
+from .data import Data
+from .engine import Engine, Method
+from .families import Diagonal, Family
+from .fit import fit
+from .pool import decode, encode
+from .posterior import Posterior
+from .problem import Batch, Problem
+from .problem.exact import PARAMETER, Conjugate, conjugate
+from .problem.likelihoods import Categorical
+from .saving import load
+
+
+class Check(NamedTuple):
+    """One comparison of what theory says with what was measured."""
+
+    subject: str
+    name: str
+    says: str  # what theory says, in words or as a formula
+    measured: float  # the largest deviation from it
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the deviation is within the tolerance (NaN is not)."""
+        return self.measured <= self.tolerance
+
+
+class Bench:
+    """What a method's `theory` measures with: problems with exact answers, and a fit in float64."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+
+    def conjugate(
+        self,
+        temperature: float = 1.0,
+        temper: Literal["posterior", "likelihood"] = "posterior",
+        correlation: float = 0.8,
+    ) -> Conjugate:
+        """Linear regression with the exact posterior N(mean, covariance)."""
+        return conjugate(temperature=temperature, temper=temper, correlation=correlation)
+
+    def fit(self, recipe: Method, problem: Problem, data: Data, members: int = 1, seed: int = 0) -> Posterior:
+        """`bn.fit` on the CPU in float64, without a progress bar."""
+        return fit(recipe, problem, data, members=members, seed=seed, engine=_engine())
+
+    def close(self, name: str, says: str, found: Any, expected: Tensor, tolerance: float) -> Check:
+        """The largest difference between what was found (a tensor, or params as one vector) and what is expected."""
+        vector = ravel(found) if isinstance(found, dict) else found
+        return Check(self.subject, name, says, _distance(vector.reshape(expected.shape), expected), tolerance)
+
+
+def check_method(recipe: Method) -> list[Check]:
+    """Runs the whole suite on a recipe; raises AssertionError with what failed, else returns the checks."""
+    return _all_pass(list(method_checks(recipe)))
+
+
+def check_family(family: Family) -> list[Check]:
+    """Runs the family suite on a family of one member; raises AssertionError with what failed, else returns the
+    checks."""
+    return _all_pass(list(family_checks(family)))
+
+
+def method_checks(recipe: Method) -> Iterator[Check]:
+    """The invariants of every method, then the theory of this one."""
+    name = type(recipe).__name__
+    yield from _recipe_checks(name, recipe)
+    yield from _member_checks(name, recipe)
+    yield from _duplication_checks(name, recipe)
+    yield from type(recipe).theory(Bench(name))
+
+
+def problem_checks() -> Iterator[Check]:
+    """N, prior and temperature in the potential, against the exact posterior."""
+    for temperature in (1.0, 0.3):
+        yield from _tempering_checks(temperature, "posterior", "Lambda / T")
+    yield from _tempering_checks(0.3, "likelihood", "X'X / (T sigma^2) + I / s^2")
+    exact = conjugate()
+    everything = _potential(exact, torch.arange(exact.data.n), exact.mean)
+    parts = [_potential(exact, torch.arange(i, i + 8), exact.mean) for i in range(0, exact.data.n, 8)]
+    error = float((torch.stack(parts).mean() - everything).abs())
+    yield Check("Problem", "mean potential of batches", "the full potential", error, 1e-9)
+
+
+def _tempering_checks(temperature: float, temper: Literal["posterior", "likelihood"], says: str) -> Iterator[Check]:
+    name = f"temperature {temperature} ({temper})"
+    exact = conjugate(temperature=temperature, temper=temper)
+    hessian, gradient = _curvature(exact)
+    yield Check("Problem", f"{name}: Hessian of the potential", says, _distance(hessian, exact.precision), 1e-9)
+    yield Check("Problem", f"{name}: gradient at the mean", "0", float(gradient.abs().max()), 1e-9)
+    orthogonal = conjugate(temperature=temperature, temper=temper, correlation=0.0)
+    family, count = _exact_diagonal(orthogonal), 100_000
+    keys = Noise.seed(1).spread(count).key
+    draws = lift(lambda key: family.sample(Noise(key)).params[PARAMETER].reshape(-1))(keys)
+    off = (torch.cov(draws.T) - orthogonal.covariance).abs() / _covariance_error(orthogonal.covariance, count)
+    yield Check("Problem", f"{name}: covariance of draws", f"({says})^-1, in standard errors", float(off.max()), 4.5)
+
+
+def family_checks(family: Family) -> Iterator[Check]:
+    """Sampling, density, stacking and saving of a family of one member."""
+    name = type(family).__name__
+    root, count = Noise.seed(3), 4000
+    draws = lift(lambda key: ravel(family.sample(Noise(key)).params))(root.spread(count).key).double()
+    center = ravel(family.mean().params).double()
+    error = (draws.mean(0) - center).abs() / (draws.std(0) / count**0.5).clamp(min=1e-12)
+    same = (draws.mean(0) - center).abs() < 1e-6
+    yield Check(name, "mean of draws", "mean(), in standard errors", float(torch.where(same, 0.0, error).max()), 4.5)
+    again = _distance(ravel(family.sample(root).params), ravel(family.sample(root).params))
+    yield Check(name, "the same key gives the same draw", "0", again, 0.0)
+    pair = stack([family, family])
+    yield Check(name, "a stack of two, sliced", "the family", _tree_distance(take(pair, 1), family), 0.0)
+    tensors: dict[str, Tensor] = {}
+    restored = decode(encode(family, tensors), tensors)
+    yield Check(name, "encoded and decoded", "the family", _tree_distance(restored, family), 0.0)
+    sequence = [family.draw(root, s).params for s in range(3)]
+    lifted = lift(lambda s: family.draw(root, s).params)(torch.arange(3))
+    yield Check(name, "draws lifted over s", "draws one by one", _tree_distance(lifted, stack(sequence)), 1e-12)
+    try:
+        family.log_prob(family.mean().params)
+    except ValueError:
+        return  # a family of points
+    yield from _density_checks(name, family)
+
+
+def _density_checks(name: str, family: Family) -> Iterator[Check]:
+    """E_q[exp(log r - log q)] = 1 for a normal r inside q's support, so log_prob must integrate to one."""
+    count = 20_000
+    params = lift(lambda key: family.sample(Noise(key)).params)(Noise.seed(4).spread(count).key)
+    narrow = Diagonal(
+        tree_map(lambda x: x.mean(0), params),
+        tree_map(lambda x: 0.7 * x.std(0).clamp(min=1e-12), params),
+        family.mean().buffers,
+    )
+    ratio = (lift(narrow.log_prob)(params).double() - lift(family.log_prob)(params).double()).exp()
+    error = abs(float(ratio.mean()) - 1) / (float(ratio.std()) / count**0.5 + 1e-12)
+    yield Check(name, "density integrates to one", "E_q[r/q] = 1, in standard errors", error, 4.5)
+
+
+def _recipe_checks(name: str, recipe: Method) -> Iterator[Check]:
+    frozen = is_dataclass(recipe) and recipe.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    yield Check(name, "the recipe is a frozen dataclass", "yes", 0.0 if frozen else 1.0, 0.0)
+    tensors: dict[str, Tensor] = {}
+    back = decode(encode(recipe, tensors), tensors)
+    yield Check(name, "the recipe survives saving", "equal", 0.0 if back == recipe else 1.0, 0.0)
+    told = documented_fields(type(recipe))
+    missing = [f.name for f in fields(recipe) if not told.get(f.name)]
+    yield Check(name, "fields with a description", "all", float(len(missing)), 0.0)
+
+
+def _member_checks(name: str, recipe: Method) -> Iterator[Check]:
+    """Members alone and in stacks, in both strategies, with BatchNorm and dropout; module, files and slices."""
+    data = _small_data()
+    module = _SmallNet()
+    before = copy.deepcopy(module.state_dict())
+    problem = Problem(module, Categorical())
+    val = data.take(slice(0, 8))
+    made = {s: fit(recipe, problem, data, val=val, members=3, engine=_engine(s)) for s in ("stacked", "loop")}
+    steps = max(1, recipe.schedule(data.n).steps)
+    apart = _tree_distance(made["stacked"].parts[0].family, made["loop"].parts[0].family)
+    yield Check(name, "stacked against loop, BatchNorm and dropout, a step", "equal to rounding", apart / steps, 1e-12)
+    three = made["stacked"]
+    alone = fit(recipe, problem, data, val=val, members=1, engine=_engine("stacked"))
+    apart = _tree_distance(alone.parts[0].family, three[:1].parts[0].family)
+    yield Check(name, "member alone against member in a stack, a step", "equal to rounding", apart / steps, 1e-12)
+    after = module.state_dict()
+    changed = float(sum(not torch.equal(before[k], after[k]) for k in before)) + float(module.training is not True)
+    yield Check(name, "the user's module after a fit", "unchanged", changed, 0.0)
+    outputs = three.predict(data.inputs).outputs
+    sliced = three[1:].predict(data.inputs).outputs
+    yield Check(name, "predictions of a slice", "the slice of predictions", _distance(sliced, outputs[1:]), 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        three.save(Path(folder) / "saved")
+        loaded = load(Path(folder) / "saved", _SmallNet).predict(data.inputs).outputs
+    yield Check(name, "predictions after save and load", "equal", _distance(loaded, outputs), 0.0)
+    one = three[0].predict(data.inputs)
+    yield Check(name, "between-member uncertainty of one member", "0", float(one.between.abs().max()), 1e-12)
+
+
+def _duplication_checks(name: str, recipe: Method) -> Iterator[Check]:
+    """Twice the data at twice the likelihood temperature is the same posterior; with full batches, the same run."""
+    if not any(f.name == "batch_size" for f in fields(recipe)):
+        return
+    full = replace(recipe, batch_size=None)  # type: ignore[call-arg]
+    exact = conjugate()
+    twice = tree_map(lambda x: torch.cat([x, x]), exact.data.inputs)
+    doubled = Data(twice, torch.cat([exact.data.targets, exact.data.targets]))
+    hot = Problem(exact.problem.network, exact.problem.likelihood, exact.problem.prior, 2.0, "likelihood")
+    once = fit(full, exact.problem, exact.data, engine=_engine()).parts[0].family
+    again = fit(full, hot, doubled, engine=_engine()).parts[0].family
+    yield Check(
+        name,
+        "data twice at likelihood temperature 2",
+        "the same posterior",
+        _tree_distance(once, again),
+        1e-9,
+    )
+
+
+def documented_fields(cls: type) -> dict[str, str]:
+    """The description of each dataclass field: the comment on its line in the class, or in a base class."""
+    import inspect
+    import re
+
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not is_dataclass(base):
+            continue
+        try:
+            source = inspect.getsource(base)
+        except (OSError, TypeError):
+            continue
+        for match in re.finditer(r"^    (\w+):[^#\n]*(?:#\s*(.*))?$", source, re.MULTILINE):
+            if match.group(2):
+                found[match.group(1)] = match.group(2).strip()
+    return found
+
+
+class _SmallNet(nn.Module):
+    """A network with what makes members hard to keep apart: running statistics and dropout, used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8, dtype=torch.float64)
+        self.norm = nn.BatchNorm1d(8, dtype=torch.float64)
+        self.drop = nn.Dropout(0.2)
+        self.last = nn.Linear(8, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.drop(torch.tanh(self.norm(self.first(self.drop(x))))))
+
+
+def _small_data() -> Data:
+    noise = Noise.seed(7)
+    inputs = noise.split("inputs").normal(torch.empty(40, 4, dtype=torch.float64))
+    return Data(inputs, noise.split("targets").integers(40, 3))
+
+
+def _engine(strategy: Literal["stacked", "loop"] | None = None) -> Engine:
+    return Engine(device="cpu", dtype=torch.float64, strategy=strategy, progress=False)
+
+
+def _potential(exact: Conjugate, index: Tensor, weight: Tensor) -> Tensor:
+    data = exact.data
+    batch = Batch(data.inputs[index], data.targets[index], index, torch.tensor(0), data.n)
+    return exact.problem.potential({PARAMETER: weight.reshape(1, -1)}, {}, batch)[0]
+
+
+def _curvature(exact: Conjugate) -> tuple[Tensor, Tensor]:
+    everything = torch.arange(exact.data.n)
+
+    def potential(weight: Tensor) -> Tensor:
+        return _potential(exact, everything, weight)
+
+    return torch.func.hessian(potential)(exact.mean), torch.func.grad(potential)(exact.mean)
+
+
+def _exact_diagonal(exact: Conjugate) -> Diagonal:
+    """The posterior as a Diagonal, exact for an orthogonal design: its scale is read off the potential's curvature."""
+    scale = _curvature(exact)[0].diagonal().rsqrt()
+    return Diagonal({PARAMETER: exact.mean.reshape(1, -1)}, {PARAMETER: scale.reshape(1, -1)}, {})
+
+
+def _covariance_error(covariance: Tensor, count: int) -> Tensor:
+    """Standard errors of the entries of a sample covariance of normal draws."""
+    variances = covariance.diagonal()
+    return ((covariance.square() + variances[:, None] * variances[None, :]) / count).sqrt()
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return float("nan") if a.shape != b.shape else float((a.double() - b.double()).abs().max())
+
+
+def _tree_distance(a: Any, b: Any) -> float:
+    return max(_distance(x, y) for x, y in zip(leaves(a), leaves(b), strict=True) if isinstance(x, Tensor))
+
+
+def _all_pass(checks: Iterable[Check]) -> list[Check]:
+    made = list(checks)
+    failed = [c for c in made if not c.passed]
+    if failed:
+        lines = [
+            f"{c.subject}: {c.name}: theory {c.says}, off by {c.measured:.3g}, tolerance {c.tolerance:.3g}"
+            for c in failed
+        ]
+        raise AssertionError("\n".join(lines))
+    return made
