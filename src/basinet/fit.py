@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from .core.noise import Noise
-from .core.tree import Point, leaves, stack, tree_map
+from .core.tree import Point, leaves, move, stack, tree_map
 from .data import Data
 from .engine import Engine, Member, Method
 from .engine.engine import Observer, Trained
@@ -45,7 +44,6 @@ def fit(
     """
     _check(method, problem, data, val, members, start)
     engine = engine or Engine()
-    began = time.perf_counter()
     if start is None and any(f.name == "base" for f in fields(method)):
         base = getattr(method, "base", None) or MAP()
         start = fit(
@@ -61,11 +59,16 @@ def fit(
         )
     adapted = method.adapt(problem)
     who = _identities(members, seed, start)
+    most = 1 + max(m.k for m in who)
+    if data is not None and data.rows is not None and len(data.rows) < most:
+        raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
     root = Noise.seed(seed).split("fit")
     noises = [root.split(m.seed).split(m.k) for m in who]
     points = _points(adapted, noises, start, len(who))
-    if data is not None:
-        adapted.check(data, points[0])
+    dtype = engine.dtype or leaves(points[0].params)[0].dtype
+    for given in (data, val):
+        if given is not None and (given is data or len(given.targets.unique()) > 1):  # one class is enough for val
+            adapted.check(given.to(dtype=dtype), move(points[0], dtype=dtype))
     entry = None if pool is None else _entry(Path(pool), method, problem, data, val, seed, start, engine)
     names = [_file_name(m, None if start is None else p) for m, p in zip(who, points)]
     found: dict[int, Trained] = {}
@@ -82,11 +85,13 @@ def fit(
             if entry is not None:
                 entry.write(names[i], trained.family, trained.curves)
     done = [found[i] for i in range(len(who))]
-    curves = {n: [t.curves[n] for t in done] for n in done[0].curves}
-    info: dict[str, Any] = {"curves": curves, "seconds": time.perf_counter() - began, "trained": len(missing)}
+    common = [n for n in done[0].curves if all(n in t.curves for t in done)]  # a pool may hold some without val_nll
+    curves = {n: [t.curves[n] for t in done] for n in common}
+    seconds = sum(t.curves["seconds"][0] for t in done)
+    info: dict[str, Any] = {"curves": curves, "seconds": seconds, "trained": len(missing)}
     inputs = None
     if method.norm == "refresh" and adapted.network.norms and data is not None:
-        inputs = engine.move(_some_inputs(data))
+        inputs = move(_some_inputs(data), engine.place, dtype)
     family = stack([t.family for t in done])
     return Posterior((Part(problem, family, tuple(who), method, inputs, info),))
 
@@ -113,12 +118,12 @@ def _check(
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
     if members is not None and (not isinstance(members, int) or members < 1):
         raise ValueError(f"expected members to be a positive integer, got {members!r}")
+    if start is not None and not isinstance(start, Posterior):
+        raise TypeError(
+            f"expected start as a posterior, got {type(start).__name__}: use bn.Posterior.of(module, problem)"
+        )
     if start is not None and members is not None and len(start) not in (1, members):
         raise ValueError(f"start has {len(start)} members and {members} were asked for: expected 1 or {members}")
-    if data is not None and data.rows is not None:
-        most = members or (1 if start is None else len(start))
-        if len(data.rows) < most:
-            raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
 
 
 def _identities(members: int | None, seed: int, start: Posterior | None) -> list[Member]:
@@ -132,9 +137,10 @@ def _points(problem: Problem, noises: list[Noise], start: Posterior | None, coun
         given = start.points()
         points = given if len(given) == count else given * count
         expected = {n: tuple(x.shape) for n, x in problem.init(noises[0]).params.items()}
-        got = {n: tuple(x.shape) for n, x in points[0].params.items()}
-        if got != expected:
-            raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
+        for point in given:
+            got = {n: tuple(x.shape) for n, x in point.params.items()}
+            if got != expected:
+                raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
         return points
     points = [problem.init(noise.split("start")) for noise in noises]
     if count > 1 and all(bool((a == b).all()) for a, b in zip(leaves(points[0].params), leaves(points[1].params))):
@@ -175,5 +181,6 @@ def _file_name(member: Member, start: Point | None) -> str:
 
 
 def _some_inputs(data: Data) -> Any:
-    step = max(1, data.n // KEEP)
-    return tree_map(lambda x: x[::step][:KEEP], data.inputs)
+    total = data.targets.shape[0]
+    chosen = torch.arange(min(KEEP, total), device=data.targets.device) * total // min(KEEP, total)  # evenly spread
+    return tree_map(lambda x: x[chosen], data.inputs)

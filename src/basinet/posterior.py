@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,6 +101,8 @@ class Posterior:
             begin = end
         in_order = sorted(chosen, key=lambda i: self._part_of(i))
         weights = None if self.weights is None else self.weights[torch.tensor(in_order)]
+        if weights is not None and not bool(weights.sum() > 0):
+            raise ValueError(f"the members {index} have no weight in this mixture: there is no posterior of them")
         return Posterior(tuple(parts), weights)
 
     @property
@@ -164,7 +167,7 @@ class Posterior:
         learned = {n: torch.cat([_pad(part[n], longest) for _, _, part in made]) for n in names}
         share = [torch.arange(longest) < d.samples for d, _, _ in made for _ in range(len(d))]
         counts = torch.tensor([d.samples for d, _, _ in made for _ in range(len(d))])
-        weights = torch.stack(share).double() * (self._mass().double().cpu() / counts)[:, None]
+        weights = torch.stack(share).double() * (self._mass().cpu() / counts)[:, None]
         return make_predictive(outputs, likelihood, learned, weights.to(outputs))
 
     def sample(self, n: int, seed: int = 0) -> Params:
@@ -219,7 +222,8 @@ class Posterior:
     def _mass(self) -> Tensor:
         if self.weights is not None:
             return self.weights / self.weights.sum()
-        return torch.full((len(self),), 1 / len(self), device=leaves(self.parts[0].family)[0].device)
+        device = leaves(self.parts[0].family)[0].device
+        return torch.full((len(self),), 1 / len(self), dtype=torch.float64, device=device)
 
     def _part_of(self, index: int) -> int:
         begin = 0
@@ -254,7 +258,8 @@ def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None)
         if any(q.weights is not None for q in posteriors):
             mass = torch.cat([q._mass() * len(q) for q in posteriors])
     else:
-        if len(weights) != len(posteriors) or any(w < 0 for w in weights) or sum(weights) <= 0:
+        fits = len(weights) == len(posteriors) and all(0 <= w < math.inf for w in weights) and sum(weights) > 0
+        if not fits:
             raise ValueError(f"expected {len(posteriors)} non-negative weights, one a posterior, got {list(weights)}")
         mass = torch.cat([w * q._mass() for w, q in zip(weights, posteriors)])
     return Posterior(_joined([p for q in posteriors for p in q.parts]), mass)

@@ -36,24 +36,19 @@ def save(posterior: Posterior, folder: Path) -> None:
     replaced."""
     if folder.exists() and not folder.is_dir():
         raise FileError(folder, "expected a folder to save into, got a file")
-    written = []
-    for number, part in enumerate(posterior.parts):
-        tensors: dict[str, Tensor] = {}
-        meta = {
-            "problem": encode_problem(part.problem, tensors),
-            "family": encode(part.family, tensors, "family"),
-            "recipe": encode(part.recipe, tensors, "recipe"),
-            "inputs": encode(part.inputs, tensors, "inputs"),
-            "members": [list(m) for m in part.members],
-            "info": part.info,
-        }
-        name = f"part-{number}-{fingerprint([meta, *(describe(t) for t in tensors.values())])}.safetensors"
-        written.append({"file": name, "checksum": write_tensors(folder / name, tensors, meta)})
+    before = set(folder.glob("part-*.safetensors"))
+    written: dict[str, str] = {}
     weights = None if posterior.weights is None else posterior.weights.tolist()
-    write_json(folder / MANIFEST, {"parts": written, "weights": weights})
-    for old in set(folder.glob("part-*.safetensors")) - {folder / w["file"] for w in written}:
-        with contextlib.suppress(OSError):
-            old.unlink()
+    try:
+        for number, part in enumerate(posterior.parts):
+            name, tensors, meta = _contents(number, part)
+            written[name] = write_tensors(folder / name, tensors, meta)
+        listed = [{"file": name, "checksum": checksum} for name, checksum in written.items()]
+        write_json(folder / MANIFEST, {"parts": listed, "weights": weights})
+    except BaseException:
+        _remove({folder / name for name in written} - before)
+        raise
+    _remove(before - {folder / name for name in written})
 
 
 def load(
@@ -71,6 +66,8 @@ def load(
     if not folder.is_dir():
         raise FileError(folder, "expected the folder of a saved posterior; there is none")
     manifest = read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or not {"parts", "weights"} <= set(manifest):
+        raise FileError(folder / MANIFEST, "it is not the manifest of a posterior")
     models = list(model) if isinstance(model, Sequence) else [model] * len(manifest["parts"])
     if len(models) != len(manifest["parts"]):
         raise ValueError(f"expected {len(manifest['parts'])} models, one a part, got {len(models)}")
@@ -79,18 +76,23 @@ def load(
     parts = []
     for listed, source in zip(manifest["parts"], models):
         file = folder / listed["file"]
-        tensors, meta = read_tensors(file, device)
-        network = made.setdefault(id(source), Model(source))
+        tensors, meta = read_tensors(file, device, listed["checksum"])
+        if not isinstance(meta, dict) or "problem" not in meta:
+            raise FileError(file, "it is not a part of a posterior")
+        if id(source) not in made:
+            made[id(source)] = Model(source)
+        network = made[id(source)]
         if found := difference(meta["problem"]["model"], network.spec()):
             raise FileError(file, f"it belongs to another model: {found}")
         try:
-            key = fingerprint(meta["problem"])
-            problem = problems.setdefault(key, decode_problem(meta["problem"], network, tensors))
+            problem = decode_problem(meta["problem"], network, tensors)
+            problem = problems.setdefault(fingerprint(describe_problem(problem)), problem)
             parts.append(_part(problem, meta, tensors))
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(file, str(error)) from error
     weights = manifest["weights"]
-    return Posterior(tuple(parts), None if weights is None else torch.tensor(weights, device=device))
+    mass = None if weights is None else torch.tensor(weights, dtype=torch.float64, device=device)
+    return Posterior(tuple(parts), mass)
 
 
 def encode_problem(problem: Problem, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -119,6 +121,27 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         "temperature": problem.temperature,
         "temper": problem.temper,
     }
+
+
+def _contents(number: int, part: Part) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    """A part's file name, tensors and JSON; the name says what is inside, so that no file is ever overwritten."""
+    tensors: dict[str, Tensor] = {}
+    meta = {
+        "problem": encode_problem(part.problem, tensors),
+        "family": encode(part.family, tensors, "family"),
+        "recipe": encode(part.recipe, tensors, "recipe"),
+        "inputs": encode(part.inputs, tensors, "inputs"),
+        "members": [list(m) for m in part.members],
+        "info": part.info,
+    }
+    digits = fingerprint([meta, *(describe(t) for t in tensors.values())])
+    return f"part-{number}-{digits}.safetensors", tensors, meta
+
+
+def _remove(files: set[Path]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Part:

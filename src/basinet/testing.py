@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .core.documented import documented_fields
 from .core.lift import lift
 from .core.noise import Noise
 from .core.tree import leaves, ravel, stack, take, tree_map
@@ -216,25 +217,6 @@ def _duplication_checks(name: str, recipe: Method) -> Iterator[Check]:
         _tree_distance(once, again),
         1e-9,
     )
-
-
-def documented_fields(cls: type) -> dict[str, str]:
-    """The description of each dataclass field: the comment on its line in the class, or in a base class."""
-    import inspect
-    import re
-
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not is_dataclass(base):
-            continue
-        try:
-            source = inspect.getsource(base)
-        except (OSError, TypeError):
-            continue
-        for match in re.finditer(r"^    (\w+):[^#\n]*(?:#\s*(.*))?$", source, re.MULTILINE):
-            if match.group(2):
-                found[match.group(1)] = match.group(2).strip()
-    return found
 
 
 class _SmallNet(nn.Module):

@@ -107,7 +107,7 @@ def _attention(
         scores = scores.masked_fill(later, -math.inf)
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    weights = scores.softmax(-1)
+    weights = scores.softmax(-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)  # nothing to attend to
     return mode.drop(weights, dropout_p, True, weights.shape) @ value
 
 

@@ -45,6 +45,9 @@ class Model:
                 "expected a module with parameters that take gradients, got none: nothing can be inferred. "
                 "Check requires_grad."
             )
+        for part in module.modules():
+            if isinstance(part, nn.TransformerEncoder):
+                part.use_nested_tensor = False  # a way around padding that vmap cannot follow
         self._train = _Reader(module).train()
         memo = {id(x): x for x in (*module.parameters(), *module.buffers())}  # both copies share their dummy tensors
         self._eval = copy.deepcopy(self._train, memo).eval()
@@ -80,12 +83,11 @@ class Model:
         net = self._train if mode == "train" else self._eval
         args, kwargs = _arguments(inputs)
         state = {f"net.{n}": x for n, x in (params | buffers).items()}
-        if mode == "train":
-            for n in self.buffers:  # norm layers write into what they are given
-                state[f"net.{n}"] = buffers[n].clone()
+        state |= {f"net.{n}": buffers[n].clone() for n in self.buffers}  # layers write into what they are given
         with nullcontext() if noise is None else KeyedRandomness(noise, always=mode == "dropout"):
             outputs, after = functional_call(net, state, args, kwargs)
-        return _tensor(outputs), (buffers | after if mode == "train" else buffers)
+        moved = {n: x for n, x in after.items() if n in self.buffers} if mode == "train" else {}
+        return _tensor(outputs), buffers | moved
 
     def spec(self) -> dict[str, Any]:
         """What identifies the model in a file: shapes by name, and the module as it prints itself."""
@@ -136,12 +138,20 @@ def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -
 
 
 def _reinitialise(module: nn.Module) -> nn.Module:
+    """Fresh values for what takes gradients; parameters that take none, and layers made of them, stay."""
+    frozen = [(p, p.detach().clone()) for p in module.parameters() if not p.requires_grad]
     for part in module.modules():
+        inside = list(part.parameters())
+        if inside and not any(p.requires_grad for p in inside):
+            continue
         for name in ("reset_parameters", "_reset_parameters"):  # attention layers have the second
             reset = getattr(part, name, None)
             if callable(reset):
                 reset()
                 break
+    with torch.no_grad():
+        for parameter, value in frozen:
+            parameter.copy_(value)
     return module
 
 

@@ -58,7 +58,8 @@ class Noise(NamedTuple):
             digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
             c0, c1, c2 = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little"), 1
         else:
-            c0, c1, c2 = name & _MASK, (name >> 32) & _MASK, 0  # type: ignore[assignment]
+            number = name.long() if isinstance(name, Tensor) else name
+            c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0  # type: ignore[assignment]
         k0, k1 = self.key.unbind(-1)
         first = torch.zeros_like(k0) + c0
         words = philox(
@@ -82,10 +83,10 @@ class Noise(NamedTuple):
         """Uniform on [0, 1), in the shape, dtype and device of `like`."""
         n = like.numel()
         if like.dtype == torch.float64:
-            a, b = self.words(2 * n).reshape(n, 2).unbind(-1)
-            u = ((a >> 5) * 2.0**26 + (b >> 6)).double() * 2.0**-53
+            u = _fraction(*self.words(2 * n).reshape(n, 2).unbind(-1))
         else:
-            u = (self.words(n) >> 8).float() * 2.0**-24
+            bits = 1 - round(math.log2(torch.finfo(like.dtype).eps))  # what the dtype holds, so that none rounds to 1
+            u = (self.words(n) >> (32 - bits)).float() * 2.0**-bits
         return u.reshape(like.shape).to(like)
 
     def normal(self, like: Tensor) -> Tensor:
@@ -94,8 +95,7 @@ class Noise(NamedTuple):
         pairs = (n + 1) // 2
         if like.dtype == torch.float64:
             a, b, c, d = self.words(4 * pairs).reshape(pairs, 4).unbind(-1)
-            u = ((a >> 5) * 2.0**26 + (b >> 6) + 1).double() * 2.0**-53  # (0, 1]: its logarithm is finite
-            v = ((c >> 5) * 2.0**26 + (d >> 6)).double() * 2.0**-53
+            u, v = _fraction(a, b) + 2.0**-53, _fraction(c, d)  # u in (0, 1]: its logarithm is finite
         else:
             a, c = self.words(2 * pairs).reshape(pairs, 2).unbind(-1)
             u, v = (
@@ -128,3 +128,8 @@ class Noise(NamedTuple):
         """One Python integer of 63 bits, to seed a generator that is not ours (nn.init's)."""
         a, b = self.words(2).tolist()
         return (a << 31) | (b >> 1)
+
+
+def _fraction(a: Tensor, b: Tensor) -> Tensor:
+    """53 bits of two words as a number in [0, 1); doubles before the first product, where torch would take floats."""
+    return ((a >> 5).double() * 2.0**26 + (b >> 6)) * 2.0**-53

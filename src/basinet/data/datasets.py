@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,19 +38,30 @@ class Splits:
 
 
 def names() -> tuple[str, ...]:
-    """What `load` knows."""
+    """What `load` knows without a folder."""
     return tuple(_LOADERS)
 
 
-def load(name: str, *, seed: int = 0) -> Splits:
-    """A built-in data set, 60 % train, 20 % val and 20 % test by the seed, stratified where it has classes.
+def load(name: str, *, seed: int = 0, folder: Path | str | None = None) -> Splits:
+    """A data set by name: built in, or read from a `folder` that holds its files.
+
+    Built-in sets are cut into 60 % train, 20 % val and 20 % test by the seed, stratified where there are classes.
 
     Class targets are int64 (N,), regression targets floats (N, 1). Digits are (N, 64) in [0, 1]. The inputs
     of wine, breast_cancer and diabetes, and the targets of diabetes, are standardised with mean and standard
     deviation of train; `target_mean` and `target_sd` lead back.
+
+    "mnist" and "fashion_mnist" are read from `folder`/NAME.npz (x_train, y_train, x_test, y_test): images
+    (N, 1, 28, 28) in [0, 1], one sixth of the training part as val.
     """
+    if name in _FOLDER_LOADERS:
+        if folder is None:
+            raise ValueError(f"{name} is not built in: pass folder= with the folder that holds {name}.npz")
+        return _FOLDER_LOADERS[name](Path(folder), seed)
     if name not in _LOADERS:
-        raise ValueError(f"expected the name of a built-in data set, got {name!r}.{did_you_mean(name, _LOADERS)}")
+        raise ValueError(
+            f"expected the name of a built-in data set, got {name!r}.{did_you_mean(name, [*_LOADERS, *_FOLDER_LOADERS])}"
+        )
     return _LOADERS[name](seed)
 
 
@@ -135,6 +149,24 @@ def _gaussians(seed: int) -> Splits:
         description="Five slightly overlapping round normals in the plane, evenly on a circle.",
     )
 
+
+def _grey_images(folder: Path, seed: int, name: str, description: str) -> Splits:
+    file = folder / f"{name}.npz"
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            arrays = {key: found[key] for key in ("x_train", "y_train", "x_test", "y_test")}
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise ValueError(f"{file}: expected an npz file with x_train, y_train, x_test and y_test ({error})") from error
+    images = {key: torch.from_numpy(arrays[f"x_{key}"]).float().unsqueeze(1) / 255 for key in ("train", "test")}
+    labels = {key: torch.from_numpy(arrays[f"y_{key}"]).long() for key in ("train", "test")}
+    train, val = Data(images["train"], labels["train"]).split(5 / 6, 1 / 6, seed=seed, stratify=True)
+    return Splits(name, train, val, Data(images["test"], labels["test"]), classes=10, description=description)
+
+
+_FOLDER_LOADERS: dict[str, Callable[[Path, int], Splits]] = {
+    "mnist": partial(_grey_images, name="mnist", description="Handwritten digits as 28 x 28 grey images."),
+    "fashion_mnist": partial(_grey_images, name="fashion_mnist", description="Clothes as 28 x 28 grey images."),
+}
 
 _LOADERS: dict[str, Callable[[int], Splits]] = {
     "digits": _digits,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ class Trained(NamedTuple):
 
     position: int  # in the list of members asked for
     family: Family
-    curves: dict[str, list[float]]  # step, loss and, with validation data, val_nll
+    curves: dict[str, list[float]]  # step, loss, val_nll with validation data; seconds it took
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,11 @@ class Engine:
         data = None if data is None else data.to(self.place, dtype)
         val = None if val is None else val.to(self.place, dtype)
         schedule = method.schedule(0 if data is None else data.n)
+        if not (isinstance(schedule.steps, int) and schedule.steps >= 0) or (schedule.batch_size or 1) < 1:
+            raise ValueError(
+                f"{method} plans {schedule.steps} steps of {schedule.batch_size} examples: expected whole numbers, "
+                "epochs of at least 0 and batches of at least 1"
+            )
         total = schedule.steps * len(members)
         with Progress(f"{type(method).__name__} x {len(members)}", total, self.progress) as progress:
             stacked = False
@@ -153,37 +159,48 @@ class _Group:
         self, val: Data | None, progress: Progress, observe: Observer | None
     ) -> Iterator[tuple[int, Family, dict[str, list[float]]]]:
         """Trains the group and yields (position in the group, family, curves)."""
+        began = time.perf_counter()
         state = self.start()
         bank = Bank(len(self.members), self.schedule.bank)
-        curves: dict[str, list[Tensor]] = {"step": [], "loss": []}
+        curves: list[dict[str, list[float]]] = [{"step": [], "loss": []} for _ in self.members]
         for first, count in _segments(self.schedule, self.data):
-            losses = []
+            losses, masks = [], []
             for new, info, active in self.steps(state, first, count):
                 state = new
                 losses.append(info.loss.reshape(-1))
+                masks.append(active)
                 if info.keep is not None:
                     sample = info.sample if self.stacked else tree_map(lambda x: x.unsqueeze(0), info.sample)
                     bank.write(info.keep.reshape(-1) & active, sample)
             if not losses:
                 break
-            done, loss = first + len(losses), torch.stack(losses).mean(0).cpu()
-            self._check_finite(loss, done)
+            trained = torch.stack(masks)  # (steps, g); members that are done count no more
+            made = trained.sum(0).cpu()
+            rows = made.nonzero().squeeze(1)
+            loss = (torch.where(trained, torch.stack(losses), 0).sum(0).cpu() / made)[rows]
+            done, who = first + len(losses), tuple(self.members[i] for i in rows.tolist())
+            _all_finite("the loss", who, loss.isfinite(), done)
             val_nll = None if val is None else self._validate(state, val)
-            curves["step"].append(torch.full_like(loss, done))
-            curves["loss"].append(loss)
-            if val_nll is not None:
-                curves.setdefault("val_nll", []).append(val_nll)
+            val_nll = None if val_nll is None else val_nll[rows]
+            for at, i in enumerate(rows.tolist()):
+                curves[i]["step"].append(float(first + made[i]))
+                curves[i]["loss"].append(float(loss[at]))
+                if val_nll is not None:
+                    curves[i].setdefault("val_nll", []).append(float(val_nll[at]))
             shown = f"loss {loss.mean():.4g}" + ("" if val_nll is None else f", val NLL {val_nll.mean():.4g}")
             progress.advance(len(losses) * len(self.members), shown)
             if observe is not None:
-                who = tuple(self.members)
                 observe(Event(type(self.method).__name__, who, done, self.schedule.steps, loss, val_nll))
+        each = (time.perf_counter() - began) / len(self.members)
         for j, member in enumerate(self.members):
+            began = time.perf_counter()
             own = None if self.data is None else self.data.member(member.k)
             noise = Noise(self.keys[j]).split("finish")
             last = take(state, j) if self.stacked else state
             family = self.method.finish(last, bank.of(j), self.problem, own, val, noise)
-            yield j, family, {name: [float(x[j]) for x in values] for name, values in curves.items()}
+            finite = torch.stack([x.isfinite().all() for x in leaves(family.mean().params)]).all()
+            _all_finite("a parameter", (member,), finite[None], self.schedule.steps)
+            yield j, family, curves[j] | {"seconds": [each + time.perf_counter() - began]}
 
     def start(self) -> Any:
         """The state before the first step."""
@@ -234,20 +251,21 @@ class _Group:
             return -self.problem.log_likelihood(point.params, point.buffers, batch)[0]
 
         apply = lift(nll, (0, None, None, None)) if self.stacked else nll
-        total = torch.zeros(len(self.members))
+        total = torch.zeros(len(self.members), dtype=torch.float64)
         with torch.no_grad():
             for begin in range(0, val.n, EVALUATE):
                 part = val.take(slice(begin, begin + EVALUATE))
                 total += apply(state, part.inputs, part.targets, part.weights).reshape(-1).cpu()
         return total / val.n
 
-    def _check_finite(self, loss: Tensor, step: int) -> None:
-        if not bool(loss.isfinite().all()):
-            lost = [self.members[i] for i in (~loss.isfinite()).nonzero().squeeze(1).tolist()]
-            names = ", ".join(f"{m.k} (seed {m.seed})" for m in lost)
-            raise FloatingPointError(
-                f"the loss of member {names} is not finite after {step} steps: lower the learning rate, or warm it up"
-            )
+
+def _all_finite(what: str, members: Sequence[Member], finite: Tensor, step: int) -> None:
+    if not bool(finite.all()):
+        lost = [members[i] for i in (~finite).nonzero().squeeze(1).tolist()]
+        names = ", ".join(f"{m.k} (seed {m.seed})" for m in lost)
+        raise FloatingPointError(
+            f"{what} of member {names} is not finite after {step} steps: lower the learning rate, or warm it up"
+        )
 
 
 def _segments(schedule: Schedule, data: Data | None) -> Iterator[tuple[int, int]]:

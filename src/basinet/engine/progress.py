@@ -13,12 +13,15 @@ PATIENCE = 1.0  # seconds before a bar appears: short runs stay quiet
 
 
 class Progress:
-    """A context manager with `advance(steps, text)`; `shown` None means: where the error stream is a terminal."""
+    """A context manager with `say(line)` and `advance(steps, text)`.
+
+    `shown` None means: where the error stream is a terminal. True says lines anywhere; a bar needs a terminal.
+    """
 
     def __init__(self, label: str, total: int, shown: bool | None = None) -> None:
-        if shown is None:
-            shown = sys.stderr.isatty()
-        self.shown = shown and importlib.util.find_spec("rich") is not None
+        terminal = sys.stderr.isatty()
+        self.says = terminal if shown is None else shown
+        self.shown = self.says and terminal and importlib.util.find_spec("rich") is not None
         self.label = label
         self.total = total
         self.done = 0
@@ -36,7 +39,7 @@ class Progress:
     def say(self, line: str) -> None:
         """One line beside the bar; to the log of the package in any case."""
         logging.getLogger("basinet").info(line)
-        if self.shown:
+        if self.says:
             print(line, file=sys.stderr)
 
     def advance(self, steps: int, text: str) -> None:

@@ -51,7 +51,8 @@ def family(cls: F) -> F:
     """Class decorator: a frozen dataclass, registered as a tree. Fields annotated int, float, bool or str are
     static."""
     dataclass(frozen=True, eq=False)(cls)  # in place
-    static = [f.name for f in fields(cls) if str(f.type) in ("int", "float", "bool", "str")]
+    plain = (int, float, bool, str)  # annotations are names or classes, as the class's module has it
+    static = [f.name for f in fields(cls) if f.type in plain or f.type in [t.__name__ for t in plain]]
     moving = [f.name for f in fields(cls) if f.name not in static]
 
     def flatten(x: Any) -> tuple[list[Any], Any]:

@@ -19,8 +19,9 @@ class Mixture(Family):
     weights: Tensor  # (K,), sums to one
 
     def sample(self, noise: Noise) -> Point:
-        u = noise.split("component").uniform(self.weights[:1])
-        k = (self.weights.cumsum(0) < u * self.weights.sum()).sum().clamp(max=len(self.weights) - 1)
+        edges = self.weights.cumsum(0)
+        u = noise.split("component").uniform(edges[:1]) * edges[-1]  # below the last edge
+        k = (edges <= u).sum().clamp(max=len(edges) - 1)
         chosen = tree_map(lambda x: x.index_select(0, k.reshape(1)), self.components)
         return take(chosen, 0).sample(noise.split("within"))
 

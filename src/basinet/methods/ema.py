@@ -41,16 +41,18 @@ class EMA(GradientMethod):
     optimizer: Optimizer = Adam(lr=1e-3)  # how a gradient becomes a step; constant, since the average does the settling
 
     def __post_init__(self) -> None:
-        if not self.horizon > 0:
-            raise ValueError(f"expected a horizon of more than 0 epochs, got {self.horizon}")
+        if not 0 < self.horizon < math.inf:
+            raise ValueError(f"expected a finite horizon of more than 0 epochs, got {self.horizon}")
+        if self.epochs < 1:
+            raise ValueError(f"expected at least 1 epoch to average over, got {self.epochs}")
 
     def schedule(self, n: int) -> Schedule:
         batch = min(self.batch_size or n, n)
         return Schedule(steps=-(-self.epochs * n // batch), batch_size=None if batch == n else batch)
 
-    def decay(self, n: int) -> float:
-        """d, for n examples."""
-        return math.exp(-min(self.batch_size or n, n) / (self.horizon * n))
+    def forgetting(self, n: int) -> float:
+        """-log d, for n examples: the part of the horizon that one step is."""
+        return min(self.batch_size or n, n) / (self.horizon * n)
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         average = tree_map(torch.zeros_like, point.params)  # the first step puts all weight on the first iterate
@@ -65,10 +67,8 @@ class EMA(GradientMethod):
         return grads, Info(value, buffers=buffers)
 
     def absorb(self, state: Descent, batch: Batch) -> Descent:
-        decay = self.decay(batch.total)
-        share = (1 - decay) / -torch.expm1(
-            (batch.step + 1).double() * math.log(decay)
-        )  # of the newest iterate; 1 at first
+        rate = self.forgetting(batch.total)
+        share = math.expm1(-rate) / torch.expm1(-rate * (batch.step + 1).double())  # of the newest iterate; 1 at first
         average = tree_map(lambda a, x: a + share.to(a.dtype) * (x - a), state.memory, state.params)
         return Descent(state.params, state.buffers, state.moments, average)
 
@@ -96,7 +96,7 @@ class EMA(GradientMethod):
             bench.fit(cls(epochs=1, batch_size=None, optimizer=SGD(lr=0.0)), exact.problem, exact.data).mean()
         )
         shrink = torch.eye(len(start), dtype=torch.float64) - rate * exact.precision / exact.data.n
-        decay = recipe.decay(exact.data.n)
+        decay = math.exp(-recipe.forgetting(exact.data.n))
         weights = torch.tensor([decay ** (epochs - i) for i in range(1, epochs + 1)], dtype=torch.float64)
         visited = [
             exact.mean + torch.linalg.matrix_power(shrink, i) @ (start - exact.mean) for i in range(1, epochs + 1)

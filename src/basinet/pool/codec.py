@@ -19,6 +19,8 @@ from torch import Tensor
 from ..core.nearest import did_you_mean
 from ..core.registry import Saved, find, known
 
+_BODIES: dict[str, type] = {"float": str, "tensor": str, "dtype": str, "dict": dict, "list": list, "tuple": list}
+
 
 def encode(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     """The value as JSON; its tensors go into `tensors`, by path."""
@@ -27,6 +29,8 @@ def encode(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, Tensor):
+        while path in tensors:  # a name with a slash in it, such as that of a path
+            path += "'"
         tensors[path] = value.detach()
         return {"tensor": path}
     if isinstance(value, torch.dtype):
@@ -59,6 +63,8 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if len(value) != 1:
         raise ValueError(f"expected one tag, got {sorted(value)}")
     [(tag, body)] = value.items()
+    if tag in _BODIES and not isinstance(body, _BODIES[tag]):
+        raise ValueError(f"expected a {_BODIES[tag].__name__} behind the tag {tag!r}, got {body!r}")
     if tag == "float":
         return float(body)
     if tag == "tensor":
@@ -66,7 +72,7 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             raise ValueError(f"the tensor {body!r} is missing")
         return tensors[body]
     if tag == "dtype":
-        dtype = getattr(torch, str(body), None)
+        dtype = getattr(torch, body, None)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"unknown dtype {body!r}")
         return dtype
@@ -118,5 +124,6 @@ def _build(key: Any, body: Any, tensors: Mapping[str, Tensor]) -> Any:
         )
     names = {f.name for f in fields(cls)}
     if not isinstance(body, dict) or not set(body) <= names:
-        raise ValueError(f"the fields of {key} do not fit: expected among {sorted(names)}, got {sorted(body)}")
+        got = sorted(body) if isinstance(body, dict) else body
+        raise ValueError(f"the fields of {key} do not fit: expected among {sorted(names)}, got {got}")
     return cls(**{k: decode(v, tensors) for k, v in body.items()})

@@ -38,8 +38,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Any) -> str:
     return check
 
 
-def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], Any]:
-    """Tensors and meta of a file that `write_tensors` wrote, checked."""
+def read_tensors(
+    path: Path, device: torch.device | str = "cpu", checksum: str | None = None
+) -> tuple[dict[str, Tensor], Any]:
+    """Tensors and meta of a file that `write_tensors` wrote, checked; `checksum` is what it must have, where known."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -54,6 +56,8 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
     text = header.get("meta", "")
     if header.get("checksum") != digest(tensors, text):
         raise FileError(path, "its contents were altered: the checksum does not fit")
+    if checksum is not None and header["checksum"] != checksum:
+        raise FileError(path, "it is another file than the one that was saved: the checksum does not fit")
     return {k: v.to(device) for k, v in tensors.items()}, json.loads(text)
 
 
@@ -103,5 +107,7 @@ def _check_format(path: Path, found: Any) -> None:
         number = int(found)
     except (TypeError, ValueError) as error:
         raise FileError(path, "it was not written by basinet: it has no format number") from error
+    if number < 1:
+        raise FileError(path, f"its contents were altered: there is no format {number}")
     if number > FORMAT:
         raise FileError(path, f"it has format {number}, newer than this basinet reads ({FORMAT}): upgrade basinet")

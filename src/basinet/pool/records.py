@@ -28,8 +28,8 @@ def append_record(path: Path, record: dict[str, Any]) -> dict[str, Any]:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)
-            if file.read(1) != b"\n":  # a run that was killed while writing: what it left ends here
-                line = "\n" + line
+            if file.read(1) != b"\n":  # a run was killed while writing: an empty line after what it left says so
+                line = "\n\n" + line
         file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())
@@ -37,7 +37,8 @@ def append_record(path: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """All records of a file. A last line that was cut short by a kill is left out; any other damage is an error."""
+    """All records of a file. Lines that were cut short by a kill are left out: the last one, and one before an empty
+    line. Any other damage is an error."""
     lines = path.read_text().split("\n")
     records = []
     for number, line in enumerate(lines, 1):
@@ -46,7 +47,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         try:
             records.append(json.loads(line))
         except ValueError as error:
-            if number >= len(lines) - 1 or not lines[number].strip():
+            cut = number == len(lines) or (not lines[number] and number + 1 < len(lines))
+            if cut:
                 continue
             raise FileError(path, f"line {number} is not a record ({error})") from error
     return records

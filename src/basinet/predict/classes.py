@@ -66,9 +66,10 @@ class ClassPredictive(Predictive):
         return torch.logsumexp(joint + self.mass.log()[..., None], (0, 1))
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
-        u = Noise.seed(seed, self.probs.device).uniform(self.probs.new_empty(n, *self.probs.shape[:-1]))
-        below = self.probs.cumsum(-1) < u.unsqueeze(-1)
-        return below.sum(-1).clamp(max=self.probs.shape[-1] - 1)
+        noise = Noise.seed(seed, self.outputs.device)
+        edges = self.log_probs[self.choose(n, noise.split("component"))].exp().cumsum(-1)  # (n, B, ..., C)
+        u = noise.split("within").uniform(edges[..., :1]) * edges[..., -1:]  # below the last edge
+        return (edges <= u).sum(-1).clamp(max=edges.shape[-1] - 1)
 
     def to_distribution(self) -> Categorical:
         return Categorical(probs=self.probs, validate_args=False)

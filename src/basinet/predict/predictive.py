@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..core.noise import Noise
 from ..core.tree import Params, take
 from ..problem.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 
@@ -30,6 +31,8 @@ class Predictive(ABC):
             raise ValueError(
                 f"expected weights (members, samples) {tuple(self.outputs.shape[:2])}, got {tuple(self.weights.shape)}"
             )
+        if self.weights is not None and not (bool((self.weights >= 0).all()) and bool(self.weights.sum() > 0)):
+            raise ValueError("expected non-negative weights of which one at least is positive")
 
     def __len__(self) -> int:
         """The number of members."""
@@ -43,7 +46,9 @@ class Predictive(ABC):
                 raise IndexError(f"member {members} of a predictive with {len(self)} members")
             index = slice(members, members + 1 or None)
         elif not isinstance(members, slice):
-            index = torch.as_tensor(members)
+            index = torch.as_tensor(members).reshape(-1)
+        if self.outputs[index].shape[0] == 0:
+            raise IndexError(f"expected at least one of {len(self)} members, got {members}")
         weights = None if self.weights is None else self.weights[index]
         return replace(self, outputs=self.outputs[index], learned=take(self.learned, index), weights=weights)
 
@@ -98,6 +103,14 @@ class Predictive(ABC):
         member = self.mass.sum(1)
         inside = torch.where(member[:, None] > 0, self.mass / member[:, None].clamp(min=1e-300), 1 / self.samples)
         return member, inside
+
+    def choose(self, n: int, noise: Noise) -> tuple[Tensor, Tensor, Tensor]:
+        """For `n` draws at each input the component they come from: indices (m, s, b), each (n, B)."""
+        s, b = self.outputs.shape[1:3]
+        edges = self.mass.double().flatten().cumsum(0)
+        u = noise.uniform(edges.new_empty(n, b)) * edges[-1]  # below the last edge
+        which = torch.searchsorted(edges, u, right=True).clamp(max=len(edges) - 1)
+        return which // s, which % s, torch.arange(b, device=which.device).expand(n, b)
 
 
 def make_predictive(

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily
 
 from ..core.noise import Noise
+from ..core.tree import Params
 from ..problem.likelihoods import RealLikelihood, aligned
 from .predictive import Predictive, weighted
 
@@ -62,13 +63,13 @@ class RealPredictive(Predictive):
 
     def cdf(self, values: Tensor) -> Tensor:
         """P(target <= value) elementwise, for values (B, *event)."""
-        return weighted(self.mass, self.components.cdf(values))
+        return weighted(self.mass, self.components.cdf(aligned(self.outputs[0, 0], values)))
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of the mixture elementwise, (B, *event), by bisection of its distribution function."""
         if not 0 < q < 1:
             raise ValueError(f"expected a quantile level between 0 and 1, got {q}")
-        each = self.components.icdf(torch.full((), q, dtype=self.outputs.dtype, device=self.outputs.device))
+        each = self._icdf(self.outputs, self.learned, torch.full((), q, dtype=torch.float64))
         low, high = (
             each.amin((0, 1)),
             each.amax((0, 1)),
@@ -90,18 +91,16 @@ class RealPredictive(Predictive):
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
         noise = Noise.seed(seed, self.outputs.device)
-        m, s = self.outputs.shape[:2]
-        batch = self.outputs.shape[2]
-        u = noise.split("component").uniform(self.outputs.new_empty(n * batch))
-        edges = self.mass.flatten().cumsum(0)
-        which = torch.searchsorted(edges / edges[-1], u).clamp(max=m * s - 1).reshape(n, batch)
-        level = noise.split("within").uniform(self.outputs.new_empty(n, *self.outputs.shape[2:]))
-        level = level.clamp(min=torch.finfo(level.dtype).tiny)
-        rows = torch.arange(batch, device=which.device).expand(n, batch)
-        picked = {k: v[which // s, which % s] for k, v in self.learned.items()}  # (n, B, ...)
+        m, s, b = self.choose(n, noise.split("component"))
+        outputs = self.outputs[m, s, b]  # (n, B, *event)
+        level = noise.split("within").uniform(torch.empty_like(outputs, dtype=torch.float64))
+        return self._icdf(outputs, {k: v[m, s] for k, v in self.learned.items()}, level.clamp(min=2.0**-53))
+
+    def _icdf(self, outputs: Tensor, learned: Params, level: Tensor) -> Tensor:
+        """Quantiles of the samples' distributions, in doubles: floats reach infinity at levels near 0 and 1."""
         assert isinstance(self.likelihood, RealLikelihood)
-        chosen = self.likelihood.distribution(self.outputs[which // s, which % s, rows], picked)
-        return chosen.icdf(level)
+        wide = self.likelihood.distribution(outputs.double(), {k: v.double() for k, v in learned.items()})
+        return wide.icdf(level.to(outputs.device)).to(outputs.dtype)
 
     def to_distribution(self) -> MixtureSameFamily:
         """A mixture whose component axis (M * S) is the last batch axis of its parts, as torch wants it."""

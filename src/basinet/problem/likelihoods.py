@@ -55,7 +55,7 @@ class RealLikelihood(Likelihood, kind="likelihood"):
 
     def log_prob(self, outputs: Tensor, targets: Tensor, learned: Params) -> Tensor:
         density = self.distribution(outputs, learned).log_prob(aligned(outputs, targets))
-        return density.flatten(1).sum(1)
+        return density.reshape(density.shape[0], -1).sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,14 @@ class Gaussian(RealLikelihood):
 def aligned(outputs: Tensor, targets: Tensor) -> Tensor:
     """Targets in the shape of the outputs: (B,) becomes (B, 1) where the network ends in one output. Never
     broadcast."""
-    return targets.unsqueeze(-1) if outputs.shape[-1:] == (1,) and targets.dim() == outputs.dim() - 1 else targets
+    if outputs.shape[-1:] == (1,) and targets.dim() == outputs.dim() - 1:
+        targets = targets.unsqueeze(-1)
+    if targets.dim() != outputs.dim() or targets.shape[1:] != outputs.shape[1:]:
+        raise ValueError(
+            f"expected targets {_shape('batch', outputs.shape[1:])} for outputs of that shape, got "
+            f"{_shape('batch', targets.shape[1:])}: match the network's last layer to the targets"
+        )
+    return targets
 
 
 def check_real(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
@@ -135,11 +142,7 @@ def check_real(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None
     name = type(likelihood).__name__
     if not targets.is_floating_point():
         raise ValueError(f"{name} expects floating-point targets, got {targets.dtype}: use targets.float()")
-    if outputs.dim() == 0 or aligned(outputs, targets).shape[1:] != outputs.shape[1:]:
-        raise ValueError(
-            f"{name} expects outputs in the shape of the targets {_shape('batch', targets.shape[1:])}, got outputs "
-            f"{_shape('batch', outputs.shape[1:])}: match the network's last layer to the targets"
-        )
+    aligned(outputs, targets)
 
 
 def _shape(first: str, rest: Any) -> str:

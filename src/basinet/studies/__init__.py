@@ -1,0 +1,37 @@
+"""Studies: one file a question, each with `run(options, say)`, found by looking into this folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from ..core.nearest import did_you_mean
+
+Say = Callable[[str], None]
+
+
+class Options(NamedTuple):
+    """What every study is told."""
+
+    out: Path  # folder for records and pools
+    folder: Path | None = None  # folder of data sets that are not built in; what needs them is left out without it
+    seed: int = 0
+    device: str | None = None
+
+
+def discover() -> dict[str, ModuleType]:
+    """All studies by name."""
+    names = sorted(m.name for m in pkgutil.iter_modules(__path__))
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+
+
+def find(name: str) -> ModuleType:
+    """The study of that name."""
+    studies = discover()
+    if name not in studies:
+        raise ValueError(f"unknown study {name!r}.{did_you_mean(name, studies)}")
+    return studies[name]
