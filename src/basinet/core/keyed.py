@@ -107,7 +107,7 @@ def _attention(
         scores = scores.masked_fill(later, -math.inf)
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    weights = scores.softmax(-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)  # nothing to attend to
+    weights = _softmax(scores)
     return mode.drop(weights, dropout_p, True, weights.shape) @ value
 
 
@@ -189,7 +189,7 @@ def _multi_head(
     if key_padding_mask is not None:
         mask = key_padding_mask.reshape(batch, 1, 1, source)
         scores = scores.masked_fill(mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    attention = scores.softmax(-1)
+    attention = _softmax(scores)
     attention = mode.drop(attention, dropout_p, True, attention.shape)
     mixed = (attention @ v).permute(2, 0, 1, 3).reshape(length, batch, width)
     output = F.linear(mixed, out_proj_weight, out_proj_bias)
@@ -199,6 +199,12 @@ def _multi_head(
     if not batched:
         output, shown = output.squeeze(1), None if shown is None else shown.squeeze(0)
     return output, shown
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    """Attention weights; zero, as in torch's kernel, where everything is masked."""
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)  # before it too, for the gradient
 
 
 _ANSWERS: dict[Any, Callable[..., Any]] = {

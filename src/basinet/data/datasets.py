@@ -56,12 +56,11 @@ def load(name: str, *, seed: int = 0, folder: Path | str | None = None) -> Split
     """
     if name in _FOLDER_LOADERS:
         if folder is None:
-            raise ValueError(f"{name} is not built in: pass folder= with the folder that holds {name}.npz")
+            raise ValueError(f"{name} is not built in: pass folder=, where {name}.npz is")
         return _FOLDER_LOADERS[name](Path(folder), seed)
     if name not in _LOADERS:
-        raise ValueError(
-            f"expected the name of a built-in data set, got {name!r}.{did_you_mean(name, [*_LOADERS, *_FOLDER_LOADERS])}"
-        )
+        hint = did_you_mean(name, [*_LOADERS, *_FOLDER_LOADERS])
+        raise ValueError(f"expected the name of a built-in data set, got {name!r}.{hint}")
     return _LOADERS[name](seed)
 
 

@@ -3,6 +3,7 @@ loop."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -37,10 +38,12 @@ def choose(
         _try(attempt, "loop")
         return Choice("loop", "convolutions on a CPU are slower stacked")
     try:
-        _try(attempt, "stacked")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", _FALLBACK, UserWarning)  # vmap then loops inside, slower than we do
+            _try(attempt, "stacked")
     except UnkeyedRandomness:
         raise
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+    except (RuntimeError, NotImplementedError, ValueError, TypeError, UserWarning) as error:
         _try(attempt, "loop")
         return Choice("loop", f"the network cannot be stacked ({_first_line(error)})")
     return Choice("stacked", "vmap runs this network")
@@ -65,6 +68,8 @@ def _try(attempt: Callable[[Strategy], Any], strategy: Strategy) -> None:
         raise UnkeyedRandomness(_MESSAGE)
 
 
+_FALLBACK = "There is a performance drop because we have not yet implemented the batching rule for "
+
 _MESSAGE = (
     "the module draws random numbers that no key controls, so members could not be told apart or repeated. Dropout "
     "(nn.Dropout, F.dropout, "
@@ -75,4 +80,6 @@ _MESSAGE = (
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip().split("\n")[0]
+    if text.startswith(_FALLBACK):
+        text = f"vmap has no rule for {text.removeprefix(_FALLBACK).split('.')[0]}"
     return text if len(text) <= 160 else text[:157] + "..."

@@ -7,7 +7,7 @@ Components are on the leading axis: mean and sd (K, ...), weights (K,); the resu
     ½ E|X − X'| = ½ Σ_ij w_i w_j A(μ_i − μ_j, √(σ_i² + σ_j²))        (Grimit et al. 2006).
 
 `by_grid` takes K · 257 evaluations in place of K² / 2. It integrates ½ E|X − X'| = ∫ F(1 − F) dx over 256 cells of each
-element's own: 128 borders at quantiles of points drawn evenly from the components within 4 sd, and 129 equally spaced
+element's own: 128 borders at quantiles of points spread over the components within 4 sd, and 129 equally spaced
 from min(μ − 6σ) to max(μ + 6σ). The integral of F over a cell of width h is known, E max(x − X, 0) being its
 antiderivative, and with it the cell's mean F̄. Since F rises from F₀ to F₁, the cell contributes h (F̄(1 − F̄) − v)
 with 0 ≤ v ≤ (F̄ − F₀)(F₁ − F̄); a third of that upper end is used, which is v for a straight F. So the error is of
@@ -74,13 +74,18 @@ def by_grid(mean: Tensor, sd: Tensor, weights: Tensor) -> Tensor:
 
 def _borders(mean: Tensor, sd: Tensor, weights: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """128 quantiles of proposed points and 129 equal steps from low to high, sorted: (257, ...)."""
-    count = torch.arange(_POINTS, device=mean.device).to(mean.dtype)
-    pick = torch.searchsorted(weights.cumsum(0), (count + 0.5) / _POINTS).clamp_max(len(weights) - 1)
-    z = 8 * (count * ((math.sqrt(5) - 1) / 2) % 1) - 4  # the golden ratio spreads any run of points over (-4, 4)
+    u, v = (_sequence(step, mean) for step in (0.7548776662466927, 0.5698402909980532))  # even in the square
+    pick = torch.searchsorted(weights.cumsum(0), u).clamp_max(len(weights) - 1)
+    z = 8 * v - 4
     points = (mean[pick] + _column(z, mean) * sd[pick]).sort(0).values
     every = _POINTS // _CELLS
     steps = torch.arange(_CELLS + 1, device=mean.device).to(mean.dtype) / _CELLS
     return torch.cat((points[every // 2 :: every], low + _column(steps, mean) * (high - low))).sort(0).values
+
+
+def _sequence(step: float, like: Tensor) -> Tensor:
+    """Multiples of an irrational number modulo 1: as even as a grid, without its period."""
+    return torch.tensor([n * step % 1 for n in range(1, _POINTS + 1)], dtype=like.dtype, device=like.device)
 
 
 def _column(vector: Tensor, like: Tensor) -> Tensor:

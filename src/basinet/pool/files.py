@@ -31,7 +31,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Any) -> str:
     from safetensors.torch import save_file
 
     own = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}  # no two names share memory
-    text = json.dumps(meta, sort_keys=True)
+    text = json.dumps(meta)  # in the order it has: that of parameters counts where they are read as one vector
     check = digest(own, text)
     header = {"format": str(FORMAT), "meta": text, "checksum": check}
     atomically(path, lambda temporary: save_file(own, temporary, metadata=header))

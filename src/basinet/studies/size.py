@@ -1,8 +1,8 @@
 """How does a deep ensemble improve with its size, and is its error what theory says?
 
 Size curves of NLL, Brier and ECE for 1 to 20 members on digits and (with a data folder) Fashion-MNIST, beside the mean
-of the single members; and on regression, the mean squared error of an ensemble of n members against (v + (n - 1) c) / n,
-where v is the mean squared error of a member and c the mean product of the errors of two.
+of the single members; and on regression, the mean squared error of an ensemble of n members against
+(v + (n - 1) c) / n, where v is the mean squared error of a member and c the mean product of the errors of two.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..compare import default_problem
 from ..core.noise import Noise
@@ -67,25 +68,30 @@ def _identity(options: Options, engine: Engine, say: Say) -> dict[str, Any]:
         pool=options.out / "pool-gaps",
         engine=engine,
     )
-    predictive = maps.predict(splits.test.inputs)
-    assert isinstance(predictive, RealPredictive)
-    targets = splits.test.targets.to(predictive.outputs.device)
-    errors = (predictive.member_mean - aligned(predictive.outputs[0, 0], targets)).flatten(1).double()  # (M, B)
-    products = errors @ errors.T / errors.shape[1]  # second moments of the members' errors
+    assert splits.ood is not None
+    found = {}
+    for part, data in (("test", splits.test), ("between the clusters", splits.ood)):
+        predictive = maps.predict(data.inputs)
+        assert isinstance(predictive, RealPredictive)
+        truth = aligned(predictive.outputs[0, 0], data.targets.to(predictive.outputs.device))
+        found[part] = _error_rows((predictive.member_mean - truth).flatten(1).double().cpu(), options.seed)
+        for row in found[part]["rows"]:
+            text = f"squared error {row['measured']:.6f}, (v + (n - 1) c) / n = {row['theory']:.6f}"
+            say(f"gaps, {part}, n={row['n']:2}  {text}")
+    base = {"study": "size", "data": "gaps", "seed": options.seed, "recipe": describe(recipe)}
+    return base | {"n_test": splits.test.n, "n_ood": splits.ood.n, "identity": found}
+
+
+def _error_rows(errors: Tensor, seed: int) -> dict[str, Any]:
+    """v, c, and for some n the mean squared error of ensembles of n, from the members' errors (M, B)."""
+    m = len(errors)
+    products = errors @ errors.T / errors.shape[1]
     v = float(products.diagonal().mean())
-    c = float((products.sum() - products.diagonal().sum()) / (MEMBERS * (MEMBERS - 1)))
+    c = float((products.sum() - products.diagonal().sum()) / (m * (m - 1)))
     rows = []
     for n in (1, 2, 5, 10, 20):
-        keys = Noise.seed(options.seed).split(n)
-        chosen = [keys.split(i).permutation(MEMBERS)[:n].to(errors.device) for i in range(1000)]
-        measured = float(torch.stack([errors[i].mean(0).square().mean() for i in chosen]).mean())
-        rows.append({"n": n, "theory": (v + (n - 1) * c) / n, "measured": measured})
-        say(f"gaps n={n:2}  squared error {measured:.6f}, (v + (n - 1) c) / n = {rows[-1]['theory']:.6f}")
-    return {
-        "study": "size",
-        "data": "gaps",
-        "seed": options.seed,
-        "n_test": splits.test.n,
-        "recipe": describe(recipe),
-        "identity": {"v": v, "c": c, "rows": rows},
-    }
+        chosen = [Noise.seed(seed).split(n).split(i).permutation(m)[:n] for i in range(1000)]
+        measured = torch.stack([errors[i].mean(0).square().mean() for i in chosen])
+        se = float(measured.std() / len(measured) ** 0.5)
+        rows.append({"n": n, "theory": (v + (n - 1) * c) / n, "measured": float(measured.mean()), "se": se})
+    return {"v": v, "c": c, "rows": rows}

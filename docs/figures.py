@@ -1,0 +1,76 @@
+"""Draws the pictures of the documentation: `python docs/figures.py` writes them beside this file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+
+import basinet as bn
+
+HERE = Path(__file__).parent
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"  # colours that colour-blind readers tell apart
+plt.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 110}
+
+
+def gaps() -> None:
+    """A deep ensemble on regression with gaps: what it knows of its own ignorance."""
+    train = bn.datasets.load("gaps").train
+    problem = bn.Problem(
+        lambda: bn.networks.MLP(1, 1, hidden=(50, 50), activation=torch.nn.Tanh),
+        bn.likelihoods.Gaussian(noise=0.05, learned=True),
+        bn.priors.Normal(scale=1.0),
+    )
+    recipe = bn.MAP(epochs=2000, batch_size=None, optimizer=bn.optim.Adam(lr=bn.optim.Cosine(peak=0.02)))
+    ensemble = bn.fit(recipe, problem, train, members=20, seed=0)
+    x = torch.linspace(-1.5, 1.5, 400)[:, None]
+    _, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+    for ax, posterior, title in ((axes[0], ensemble[0], "MAP"), (axes[1], ensemble, "deep ensemble, 20 members")):
+        predictive = posterior.predict(x)
+        mean, line = predictive.mean[:, 0], x[:, 0]
+        low, high = (edge[:, 0] for edge in predictive.interval(0.95))
+        noise = 1.96 * predictive.aleatoric[:, 0].sqrt()
+        ax.fill_between(line, low, high, color=BLUE, alpha=0.18, lw=0, label="95 % interval")
+        ax.fill_between(line, mean - noise, mean + noise, color=BLUE, alpha=0.35, lw=0, label="of which noise")
+        ax.plot(line, mean, color=BLUE, lw=1.5, label="mean")
+        ax.plot(line, torch.sin(3 * line), color=GREY, lw=1, ls="--", label="truth")
+        ax.plot(train.inputs[:, 0], train.targets[:, 0], ".", color=ORANGE, ms=3, label="data")
+        ax.set(title=title, xlabel="x", ylim=(-2.2, 2.2))
+    axes[0].set_ylabel("y")
+    axes[1].legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
+    plt.tight_layout()
+    plt.savefig(HERE / "gaps.png")
+    plt.close()
+
+
+def size() -> None:
+    """Scores against the number of members, from the committed records."""
+    lines = (HERE.parent / "results" / "size.jsonl").read_text().splitlines()
+    records = {r["data"]: r for r in map(json.loads, lines) if "curve" in r}
+    _, axes = plt.subplots(2, 3, figsize=(9, 5), sharex=True)
+    for row, (name, title) in zip(axes, (("digits", "digits"), ("fashion_mnist", "Fashion-MNIST"))):
+        for ax, score in zip(row, ("nll", "brier", "ece")):
+            curve = records[name]["curve"]
+            sizes = [r["size"] for r in curve]
+            mean, sd = torch.tensor([r[score] for r in curve]), torch.tensor([r[f"{score}_sd"] for r in curve])
+            ax.fill_between(sizes, mean - sd, mean + sd, color=BLUE, alpha=0.2, lw=0)
+            ax.plot(sizes, mean, color=BLUE, label="ensemble (band: sd over subsets)")
+            ax.axhline(curve[0][f"{score}_members"], color=GREY, ls="--", lw=1, label="mean of its members")
+            ax.set_title(f"{title}: {score.upper() if score != 'brier' else 'Brier'}", fontsize=10)
+            ax.set_xticks([1, 5, 10, 15, 20])
+    for ax in axes[1]:
+        ax.set_xlabel("members")
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    plt.tight_layout()
+    plt.savefig(HERE / "size.png")
+    plt.close()
+
+
+if __name__ == "__main__":
+    gaps()
+    size()

@@ -1,0 +1,553 @@
+"""The engine: stacked and loop give each member the same, alone or in company, and stop where they should."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import basinet as bn
+from basinet.core import registry
+from basinet.core.tree import Point, leaves, tree_map
+from basinet.engine import Descent, Engine, Event, Info, Member, Method, Schedule
+from basinet.engine import engine as engine_module
+from basinet.engine.engine import Trained
+from basinet.families import Delta, Empirical
+from basinet.methods.map import MAP
+from basinet.optim import SGD, Adam
+
+BOTH = pytest.mark.parametrize("strategy", ["stacked", "loop"])
+N, CLASSES = 14, 3
+
+
+class Net(nn.Module):
+    """BatchNorm and dropout: what makes members hard to keep apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.drop(torch.tanh(self.norm(self.first(self.drop(x))))))
+
+
+class Plain(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewSteps(MAP):
+    """MAP that stops after so many steps."""
+
+    count: int = 1
+    size: int | None = 5
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule(self.count, self.size)
+
+
+class Count(NamedTuple):
+    params: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    done: Tensor  # steps made
+    limit: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counter(Method):
+    """Adds one to every parameter at each step, keeps what it sees, and is done after 1 to `most` steps, by its key."""
+
+    steps: int = 8
+    most: int = 4
+    bank: int = 8
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule(self.steps, 7, self.bank)
+
+    def init(self, point: Point, problem: bn.Problem, noise: bn.Noise) -> Count:
+        limit = 1 + noise.integers(1, self.most)[0]
+        return Count(point.params, point.buffers, torch.zeros_like(limit), limit)
+
+    def update(self, state: Count, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Count, Info]:
+        params = tree_map(lambda x: x + 1, state.params)
+        new = Count(params, state.buffers, state.done + 1, state.limit)
+        keep = torch.ones_like(state.done, dtype=torch.bool)
+        return new, Info(1.0 + batch.step, keep=keep, sample={"step": batch.step, "params": params})
+
+    def point(self, state: Count) -> Point:
+        return Point(state.params, state.buffers)
+
+    def done(self, state: Count) -> Tensor:
+        return state.done >= state.limit
+
+    def finish(self, state: Count, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> Empirical:
+        kept = len(samples["step"])
+        buffers = {"steps": samples["step"], "limit": state.limit.expand(kept)}
+        return Empirical(samples["params"], buffers, kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thirds(FewSteps):
+    """Keeps its params at every third step."""
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule(self.count, self.size, bank=2)
+
+    def gradient(self, state: Descent, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Any, Info]:
+        grads, info = MAP.gradient(self, state, batch, problem, noise)
+        return grads, info._replace(keep=batch.step % 3 == 2, sample=(state.params, batch.index))
+
+    def finish(self, state: Descent, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> Empirical:
+        params, index = samples
+        return Empirical(params, {"index": index}, len(index))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostHoc(Method):
+    """No steps: what `finish` is given, as buffers."""
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule(0, None)
+
+    def finish(self, state: Point, samples: Any, problem: Any, data: Any, val: Any, noise: bn.Noise) -> Delta:
+        assert samples is None
+        buffers = {"targets": data.targets, "val": val.targets, "noise": noise.key}
+        return Delta(state.params, buffers)
+
+
+for toy in (FewSteps, Counter, Thirds, PostHoc):  # those who list all methods should not find these
+    registry._classes.pop(f"method/{toy.__name__}")
+
+
+def classes(n: int = N, **fields: Tensor) -> bn.Data:
+    key = bn.Noise.seed(3)
+    inputs = key.split("x").normal(torch.empty(n, 4, dtype=torch.float64))
+    return bn.Data(inputs, key.split("y").integers(n, CLASSES), **fields)
+
+
+def train(
+    method: Method,
+    strategy: Literal["stacked", "loop"] | None,
+    module: Any = Net,
+    data: bn.Data | None = None,
+    val: bn.Data | None = None,
+    members: Sequence[int] = (0, 1, 2),
+    observe: Any = None,
+    points: Any = None,
+    likelihood: Any = None,
+    dtype: torch.dtype = torch.float64,
+) -> list[Trained]:
+    """Members through the engine alone, each from a point and a key of its own."""
+    problem = bn.Problem(module, likelihood or bn.likelihoods.Categorical())
+    engine = Engine(device="cpu", dtype=dtype, strategy=strategy, progress=False)
+    start = points or [problem.init(bn.Noise.seed(1).split(k)) for k in members]
+    keys = torch.stack([bn.Noise.seed(2).split(k).key for k in members])
+    who = [Member(0, k) for k in members]
+    data = classes() if data is None else data
+    found = list(engine.train(method, problem, data, val, who, start, keys, observe))
+    assert [t.position for t in found] == list(range(len(members)))
+    return found
+
+
+def apart(a: Any, b: Any) -> float:
+    """The largest difference between two trees of the same structure."""
+    return max(float((x.double() - y.double()).abs().max()) for x, y in zip(leaves(a), leaves(b), strict=True))
+
+
+def said(caplog: pytest.LogCaptureFixture) -> str:
+    """The one line that the engine said."""
+    lines = [r.getMessage() for r in caplog.records if r.name == "basinet"]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.1, momentum=0.9), Adam(lr=0.01)], ids=["SGD", "Adam"])
+@pytest.mark.parametrize("size", [5, None], ids=["batches", "full batch"])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_stacked_equals_loop_after_every_step_with_dropout_and_batch_norm(count, size, optimizer):
+    method = FewSteps(count=count, size=size, optimizer=optimizer)
+    stacked, loop = train(method, "stacked"), train(method, "loop")
+    for a, b in zip(stacked, loop):
+        assert apart(a.family, b.family) <= 1e-12
+        assert a.curves["step"] == b.curves["step"] and a.curves["loss"] == pytest.approx(b.curves["loss"], abs=1e-12)
+    assert apart(stacked[0].family, stacked[1].family) > 1e-3
+    assert int(stacked[0].family.buffers["norm.num_batches_tracked"]) == count
+
+
+@BOTH
+def test_a_member_alone_is_the_member_in_a_stack(strategy):
+    method = FewSteps(count=6)
+    many = train(method, strategy, members=(0, 1, 2, 3))
+    [alone] = train(method, strategy, members=(2,))
+    assert apart(alone.family, many[2].family) <= 1e-12
+    assert alone.curves["loss"] == pytest.approx(many[2].curves["loss"], abs=1e-12)
+
+
+def test_a_loop_gives_the_same_bits_in_any_company():
+    many, few = train(FewSteps(count=4), "loop"), train(FewSteps(count=4), "loop", members=(2, 1))
+    assert apart(many[2].family, few[0].family) == 0 == apart(many[1].family, few[1].family)
+
+
+class Noisy(nn.Module):
+    """Draws that are keyed although they are no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x + 0.5 * torch.randn_like(x) + torch.rand_like(x))
+
+
+def test_keyed_draws_are_the_same_in_both_strategies_and_leave_the_global_generator_alone():
+    before = torch.get_rng_state()
+    stacked, loop = train(FewSteps(count=3), "stacked", Noisy), train(FewSteps(count=3), "loop", Noisy)
+    assert max(apart(a.family, b.family) for a, b in zip(stacked, loop)) <= 1e-12
+    assert torch.equal(before, torch.get_rng_state())
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(5, 3), nn.Linear(5, CLASSES)
+
+    def forward(self, tokens: Tensor, x: Tensor) -> Tensor:
+        return self.last(torch.cat([self.table(tokens), x], -1))
+
+
+@pytest.mark.parametrize("size", [5, None])
+def test_inputs_may_be_a_tree(size):
+    key = bn.Noise.seed(4)
+    inputs = {"x": key.normal(torch.empty(N, 2, dtype=torch.float64)), "tokens": key.integers(N, 5)}
+    data = bn.Data(inputs, key.split("y").integers(N, CLASSES))
+    method = FewSteps(count=3, size=size)
+    stacked, loop = train(method, "stacked", TwoInputs, data), train(method, "loop", TwoInputs, data)
+    assert max(apart(a.family, b.family) for a, b in zip(stacked, loop)) <= 1e-12
+
+
+@BOTH
+def test_weight_two_is_the_example_twice(strategy):
+    data = classes()
+    weighted = bn.Data(data.inputs, data.targets, torch.tensor([1.0] * (N - 1) + [2.0], dtype=torch.float64))
+    twice = data.take([*range(N), N - 1])
+    rate = 0.3  # of the sum; the engine's loss is a mean over N, and N differs here
+    a = train(FewSteps(count=5, size=None, optimizer=SGD(lr=rate * N)), strategy, Plain, weighted)
+    b = train(FewSteps(count=5, size=None, optimizer=SGD(lr=rate * (N + 1))), strategy, Plain, twice)
+    plain = train(FewSteps(count=5, size=None, optimizer=SGD(lr=rate * N)), strategy, Plain, data)
+    assert max(apart(x.family, y.family) for x, y in zip(a, b)) <= 1e-12
+    assert apart(a[0].family, plain[0].family) > 1e-3
+
+
+@BOTH
+def test_weights_follow_their_examples_into_the_batches(strategy):
+    data = classes()
+    weights = torch.tensor([0.0, 1.0] * (N // 2), dtype=torch.float64)
+    targets = torch.where(weights == 0, (data.targets + 1) % CLASSES, data.targets)
+    both = [bn.Data(data.inputs, y, weights) for y in (data.targets, targets)]
+    made = [train(FewSteps(count=4), strategy, Plain, given) for given in both]
+    assert max(apart(a.family, b.family) for a, b in zip(*made)) == 0
+    unweighted = train(FewSteps(count=4), strategy, Plain, data)
+    assert apart(made[0][0].family, unweighted[0].family) > 1e-4
+
+
+@BOTH
+@pytest.mark.parametrize("size", [3, None])
+def test_a_member_with_rows_is_the_member_trained_on_those_examples(strategy, size):
+    data = classes().bootstrap(3, seed=1, fraction=0.6)
+    method = FewSteps(count=5, size=size)
+    members = train(method, strategy, Plain, data)
+    for k, member in enumerate(members):
+        [alone] = train(method, strategy, Plain, data.member(k), members=(k,))
+        assert apart(member.family, alone.family) <= 1e-12
+
+
+@BOTH
+def test_finish_gets_the_members_own_examples_the_validation_data_and_a_key(strategy):
+    data, val = classes().bootstrap(3), classes(6)
+    made = train(PostHoc(), strategy, Plain, data, val, members=(2, 0))
+    for k, member in zip((2, 0), made):
+        assert torch.equal(member.family.buffers["targets"], data.member(k).targets)
+        assert torch.equal(member.family.buffers["val"], val.targets)
+    assert not torch.equal(made[0].family.buffers["noise"], made[1].family.buffers["noise"])
+
+
+@BOTH
+def test_a_member_that_is_done_is_frozen_and_the_run_stops_when_all_are(strategy):
+    events: list[Event] = []
+    members = (0, 1, 2, 3, 4)
+    problem = bn.Problem(Plain, bn.likelihoods.Categorical())
+    points = [problem.init(bn.Noise.seed(1).split(k)) for k in members]
+    made = train(Counter(), strategy, Plain, members=members, observe=events.append, points=points)
+    limits = [int(t.family.buffers["limit"][0]) for t in made]
+    assert len(set(limits)) > 2 and max(limits) < Counter().steps
+    for trained, limit, point in zip(made, limits, points):
+        last = tree_map(lambda x: x[-1], trained.family.params)
+        assert apart(last, tree_map(lambda x, s=limit: x.double() + s, point.params)) < 1e-12
+        assert trained.curves["step"][-1] == limit
+    assert max(e.step for e in events) == max(limits)
+    training = {(m.k, e.step - (e.step - 1) % 2) for e in events for m in e.members}  # by the first step of a segment
+    assert training == {(k, first) for k in members for first in range(1, limits[k] + 1, 2)}
+
+
+@BOTH
+def test_a_member_that_is_done_keeps_no_more_samples_and_counts_no_more_in_the_loss(strategy):
+    made = train(Counter(), strategy, Plain, members=(0, 1, 2, 3, 4))
+    for trained in made:
+        limit = int(trained.family.buffers["limit"][0])
+        assert trained.family.buffers["steps"].tolist() == list(range(limit))
+        losses = [float(step) for step in range(1, limit + 1)]  # two steps a segment
+        means = [sum(losses[i : i + 2]) / len(losses[i : i + 2]) for i in range(0, limit, 2)]
+        assert trained.curves["loss"] == means
+
+
+@BOTH
+def test_samples_that_a_method_keeps_reach_finish(strategy):
+    sgd = SGD(lr=0.1)
+    made = train(Thirds(count=11, optimizer=sgd), strategy, Plain)  # keeps before steps 2, 5 and 8; the bank holds two
+    for row, steps in enumerate((2, 5)):
+        for a, b in zip(made, train(FewSteps(count=steps, optimizer=sgd), strategy, Plain)):
+            assert a.family.count == 2
+            assert apart(tree_map(lambda x, r=row: x[r], a.family.params), b.family.params) <= 1e-12
+    assert not torch.equal(made[0].family.buffers["index"], made[1].family.buffers["index"])
+
+
+def test_observe_hears_of_all_members_at_once_when_stacked():
+    events: list[Event] = []
+    made = train(MAP(epochs=3, batch_size=5), "stacked", val=classes(6), observe=events.append)
+    assert [e.step for e in events] == [2, 4, 6, 8, 9]  # 2 steps an epoch, 9 in all
+    assert {e.steps for e in events} == {9} and {e.method for e in events} == {"MAP"}
+    assert {e.members for e in events} == {(Member(0, 0), Member(0, 1), Member(0, 2))}
+    assert all(e.loss.shape == (3,) == e.val_nll.shape for e in events)
+    for k, trained in enumerate(made):
+        assert trained.curves["step"] == [e.step for e in events]
+        assert trained.curves["loss"] == [float(e.loss[k]) for e in events]
+        assert trained.curves["val_nll"] == [float(e.val_nll[k]) for e in events]
+
+
+def test_observe_hears_of_one_member_after_another_in_a_loop():
+    events: list[Event] = []
+    train(MAP(epochs=3, batch_size=5), "loop", observe=events.append, members=(4, 2))
+    assert [e.step for e in events] == [2, 4, 6, 8, 9] * 2
+    assert [e.members for e in events] == [(Member(0, 4),)] * 5 + [(Member(0, 2),)] * 5
+    assert all(e.loss.shape == (1,) and e.val_nll is None for e in events)
+
+
+@BOTH
+def test_the_reported_loss_is_the_mean_over_the_steps_since_the_last_report(strategy):
+    events: list[Event] = []
+    train(Counter(steps=5, most=1000), strategy, Plain, members=(0,), observe=events.append)
+    assert [float(e.loss) for e in events] == [1.5, 3.5, 5.0]  # its loss at step t = 0, 1, ... is t + 1
+
+
+def test_there_are_never_too_many_reports(monkeypatch):
+    monkeypatch.setattr(engine_module, "SEGMENTS", 4)
+    events: list[Event] = []
+    train(MAP(epochs=30, batch_size=None), "stacked", Plain, observe=events.append)
+    assert [e.step for e in events] == [8, 16, 24, 30]
+
+
+@BOTH
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_validation_curve_is_the_mean_nll_of_the_point(strategy, weighted, monkeypatch):
+    monkeypatch.setattr(engine_module, "EVALUATE", 7)  # so that it takes several passes
+    weights = torch.linspace(0.1, 2.0, 20, dtype=torch.float64) if weighted else None
+    val = classes(20, weights=weights)
+    made = train(FewSteps(count=4), strategy, val=val)
+    for trained in made:
+        net = Net().double().eval()
+        net.load_state_dict(trained.family.params | trained.family.buffers)
+        with torch.no_grad():
+            each = F.cross_entropy(net(val.inputs), val.targets, reduction="none")
+        expected = float((each if weights is None else weights * each).sum() / 20)
+        assert trained.curves["val_nll"][-1] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["stacked", "loop", None])
+def test_a_dense_network_is_stacked_unless_told_otherwise(strategy, caplog):
+    with caplog.at_level(logging.INFO, "basinet"):
+        train(FewSteps(), strategy)
+    reason = "stacked (vmap runs this network)" if strategy is None else f"{strategy} (asked for)"
+    expected = f"FewSteps: 3 members of 63 parameters on cpu in float64, {reason}, 1 steps of 5 of 14 examples"
+    assert said(caplog) == expected
+
+
+def test_one_member_runs_in_a_loop(caplog):
+    with caplog.at_level(logging.INFO, "basinet"):
+        train(FewSteps(), None, members=(0,))
+    assert "FewSteps: 1 member of" in said(caplog) and "loop (one member)" in said(caplog)
+
+
+class Conv(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, CLASSES, 2), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [(None, "loop (convolutions on a CPU are slower stacked)"), ("stacked", "stacked (asked for)")],
+)
+def test_convolutions_loop_on_a_cpu_unless_told_otherwise(strategy, reason, caplog):
+    with caplog.at_level(logging.INFO, "basinet"):
+        train(FewSteps(), strategy, Conv)
+    assert reason in said(caplog)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.rnn, self.last = nn.LSTM(2, 3, num_layers=2, dropout=dropout, batch_first=True), nn.Linear(3, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.rnn(x.unflatten(1, (2, 2)))[0][:, -1])
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.last(x)
+        return out if out.sum() > 0 else 2 * out
+
+
+@pytest.mark.parametrize(("module", "why"), [(Branching, "data-dependent"), (Recurrent, "mkldnn_rnn_layer")])
+def test_what_vmap_cannot_do_falls_to_the_loop_and_says_why_once(module, why, caplog):
+    if module is Recurrent and not torch.backends.mkldnn.is_available():
+        pytest.skip("the LSTM kernel that vmap has no rule for is not in this torch")
+    with caplog.at_level(logging.INFO, "basinet"):
+        made = train(FewSteps(count=2), None, module, dtype=torch.float32)
+    line = said(caplog)
+    assert "loop (the network cannot be stacked (" in line and why in line
+    loop = train(FewSteps(count=2), "loop", module, dtype=torch.float32)
+    assert max(apart(a.family, b.family) for a, b in zip(made, loop)) == 0
+
+
+def test_what_vmap_cannot_do_fails_when_stacking_was_asked_for():
+    with pytest.raises(RuntimeError, match="data-dependent"):
+        train(FewSteps(), "stacked", Branching)
+
+
+def test_a_recurrent_network_is_the_same_in_both_strategies():
+    stacked, loop = train(FewSteps(count=3), "stacked", Recurrent), train(FewSteps(count=3), "loop", Recurrent)
+    assert max(apart(a.family, b.family) for a, b in zip(stacked, loop)) <= 1e-12
+
+
+class Unkeyed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x) + torch.rand(CLASSES)
+
+
+@pytest.mark.parametrize("members", [(0,), (0, 1)])
+@pytest.mark.parametrize("strategy", ["stacked", "loop", None])
+@pytest.mark.parametrize("module", [Unkeyed, lambda: Recurrent(dropout=0.5)], ids=["torch.rand", "LSTM dropout"])
+def test_randomness_that_no_key_controls_is_refused(module, strategy, members):
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match=r"no key controls.*rand_like.*nn\.LSTM's own dropout"):
+        train(FewSteps(), strategy, module, members=members)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_unknown_strategy_is_refused():
+    with pytest.raises(ValueError, match="expected strategy 'stacked', 'loop' or None, got 'streams'"):
+        Engine(strategy="streams")
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"'cuda:1' was asked for, and torch sees no CUDA device.*use device='cpu'"):
+        Engine(device="cuda:1")
+    assert Engine().place == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("network", "data", "asked", "expected"),
+    [
+        (torch.float32, torch.float64, None, torch.float32),
+        (torch.float64, torch.float32, None, torch.float64),
+        (torch.float32, torch.float32, torch.float64, torch.float64),
+    ],
+)
+def test_the_dtype_is_that_of_the_network_unless_told_otherwise(network, data, asked, expected):
+    problem = bn.Problem(lambda: Net().to(network), bn.likelihoods.Categorical())
+    engine = Engine(device="cpu", dtype=asked, progress=False)
+    made = bn.fit(FewSteps(count=2), problem, classes().to(dtype=data), val=classes(6).to(dtype=data), engine=engine)
+    assert {x.dtype for x in made.parts[0].family.params.values()} == {expected}
+    assert made.predict(classes().inputs).outputs.dtype == expected
+
+
+@BOTH
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_member(strategy):
+    problem = bn.Problem(Plain, bn.likelihoods.Categorical())
+    points = [problem.init(bn.Noise.seed(1).split(k)) for k in range(3)]
+    points[1] = tree_map(lambda x: torch.full_like(x, float("inf")), points[1])
+    with pytest.raises(FloatingPointError) as caught:
+        train(FewSteps(count=3), strategy, Plain, points=points)
+    assert "the loss of member 1 (seed 0) is not finite after 2 steps: lower the learning rate" in str(caught.value)
+
+
+@BOTH
+def test_a_huge_learning_rate_is_told_from_the_loss(strategy):
+    target = bn.Data(classes().inputs, classes().inputs[:, :1])
+    method = FewSteps(count=10, optimizer=SGD(lr=1e200))
+    with pytest.raises(FloatingPointError, match=r"the loss of member 0 \(seed 0\).* is not finite.*learning rate"):
+        train(method, strategy, lambda: nn.Linear(4, 1), target, likelihood=bn.likelihoods.Gaussian())
+
+
+@BOTH
+def test_parameters_that_the_last_step_ruined_are_not_returned(strategy):
+    target = bn.Data(1e100 * classes().inputs, classes().inputs[:, :1])
+    method = FewSteps(count=1, optimizer=SGD(lr=1e300))  # the loss before the step is finite
+    with pytest.raises(FloatingPointError, match=r"a parameter of member 0 \(seed 0\) is not finite after 1 steps"):
+        train(method, strategy, lambda: nn.Linear(4, 1), target, likelihood=bn.likelihoods.Gaussian())
+
+
+@pytest.mark.parametrize("recipe", [MAP(epochs=-1), MAP(epochs=0.3), MAP(batch_size=-2)])
+def test_a_plan_that_makes_no_sense_is_refused(recipe):
+    with pytest.raises(ValueError, match="expected whole numbers, epochs of at least 0 and batches of at least 1"):
+        train(recipe, "loop", Plain)
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the n-th event."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, event: Event) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("strategy", "whole"), [("loop", 2), ("stacked", 0)])
+def test_an_interrupted_run_leaves_whole_members_and_a_rerun_ends_the_same(strategy, whole, tmp_path):
+    problem = bn.Problem(Net, bn.likelihoods.Categorical())
+    engine = Engine(device="cpu", strategy=strategy, progress=False)
+    recipe = MAP(epochs=3, batch_size=5)  # five events a member or stack
+
+    def fit(pool: str | None, observe: Any = None) -> bn.Posterior:
+        where = None if pool is None else tmp_path / pool
+        return bn.fit(recipe, problem, classes(), members=4, engine=engine, pool=where, observe=observe)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit("pool", Interrupt(13 if strategy == "loop" else 3))
+    files = [p for p in (tmp_path / "pool").rglob("*") if p.is_file()]
+    names = sorted(p.name for p in files if p.suffix == ".safetensors")
+    assert names == [f"member-0-{k:05d}.safetensors" for k in range(whole)]
+    assert {p.name for p in files} == {"pool.json", "entry.json", *names}
+    again, unbroken = fit("pool"), fit(None)
+    assert again.info["trained"] == 4 - whole
+    assert apart(again.parts[0].family, unbroken.parts[0].family) == 0

@@ -1,0 +1,42 @@
+"""The README tells the truth: its program prints what it says, its tree is the tree, its methods are the methods."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from basinet.methods import discover
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_program_prints_what_the_readme_says(tmp_path):
+    program = re.search(r"## A program\n\n```python\n(.*?)```", README, re.DOTALL)[1]
+    said = re.search(r"```text\n(.*?)```", README, re.DOTALL)[1]
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=600)
+    assert run.returncode == 0, run.stderr
+    number = re.compile(r"-?\d+\.?\d*")
+    assert number.sub("#", run.stdout).split() == number.sub("#", said).split()
+    found, expected = ([float(x) for x in number.findall(text)] for text in (run.stdout, said))
+    assert found == pytest.approx(expected, rel=0.02, abs=2e-3)  # rounding differs between processors
+
+
+def test_the_tree_is_the_tree():
+    lines = re.search(r"## The tree\n\n```\n(.*?)```", README, re.DOTALL)[1].splitlines()
+    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    package = ROOT / "src" / "basinet"
+    folders = {f"{p.name}/" for p in package.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
+    files = {p.name for p in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert listed == folders | files
+    top = {line.split()[0] for line in lines if not line.startswith(" ")}
+    assert all((ROOT / name).is_dir() for name in top)
+    assert all(len(line.split()) > 1 for line in lines if line.startswith("  "))
+
+
+def test_the_table_of_methods_lists_every_method():
+    listed = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
+    assert listed == {name for name, cls in discover().items() if cls.__module__.startswith("basinet.")}
