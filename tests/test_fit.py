@@ -360,7 +360,7 @@ def test_a_mixture_of_networks_predicts_and_has_no_common_parameters(pieces):
     outputs = torch.cat([p.predict(DATA.inputs).outputs for p in pieces])
     assert torch.equal(mixed.predict(DATA.inputs).outputs, outputs)
     for call in (lambda: mixed.sample(2), lambda: mixed.log_prob({}), mixed.mean, lambda: mixed.family):
-        with pytest.raises(ValueError, match="mixes 2 kinds of members, which have no common (sample|family)"):
+        with pytest.raises(ValueError, match=r"mixes 2 kinds of members, which have no common (sample|family)"):
             call()
     assert mixed[4:].sample(2)["weight"].shape == (2, 2, 3, 4)
 

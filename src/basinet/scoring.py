@@ -19,7 +19,7 @@ from .posterior import Posterior
 from .predict import ClassPredictive, Predictive, RealPredictive, forward
 from .problem.likelihoods import aligned
 
-BUDGET = 256 * 2**20  # bytes that outputs and what is computed from them may take while streaming
+BUDGET = 512 * 2**20  # bytes that outputs and what is computed from them may take while streaming
 LEVEL = 0.9  # of the interval whose coverage is reported
 
 
@@ -181,7 +181,7 @@ def _streamed(posterior: Posterior, data: Data, samples: int | None, seed: int) 
     kept = [d.kept() for d in draws]
     probe = posterior[0].predict(tree_map(lambda x: x[:1], inputs), samples=1, seed=seed).outputs
     each = sum(len(d) * d.samples for d in draws) * probe.numel() * probe.element_size()
-    step = max(1, min(data.n, BUDGET // (8 * each)))  # outputs, their softmax, logarithms and products live together
+    step = max(1, min(data.n, BUDGET // (5 * each)))  # outputs, their softmax, logarithms and products live together
     rows = []
     for begin in range(0, leaves(inputs)[0].shape[0], step):
         part = tree_map(lambda x, b=begin: x[b : b + step], inputs)

@@ -255,7 +255,8 @@ def _curvature(exact: Conjugate) -> tuple[Tensor, Tensor]:
     def potential(weight: Tensor) -> Tensor:
         return _potential(exact, everything, weight)
 
-    return torch.func.hessian(potential)(exact.mean), torch.func.grad(potential)(exact.mean)
+    gradient = torch.func.grad(potential)
+    return torch.func.jacrev(gradient)(exact.mean), gradient(exact.mean)
 
 
 def _exact_diagonal(exact: Conjugate) -> Diagonal:

@@ -85,7 +85,7 @@ def test_gradient_and_curvature_of_the_potential_are_the_closed_forms(temperatur
     gradient = scale * x.T @ (x @ theta[0] - y) + theta[0] / (S**2 * prior_temperature)
     curvature = scale * x.T @ x + torch.eye(D, dtype=torch.float64) / (S**2 * prior_temperature)
     torch.testing.assert_close(torch.func.grad(potential)(theta)[0], gradient)
-    hessian = torch.func.hessian(potential)(theta).reshape(D, D)
+    hessian = torch.func.jacrev(torch.func.grad(potential))(theta).reshape(D, D)
     torch.testing.assert_close(hessian, curvature)
 
 

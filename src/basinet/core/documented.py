@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from dataclasses import is_dataclass
 
 _FIELD = re.compile(r"^    (\w+):[^#\n]*(?:#\s*(.*))?$", re.MULTILINE)
@@ -16,7 +17,7 @@ def documented_fields(cls: type) -> dict[str, str]:
         if not is_dataclass(base):
             continue
         try:
-            source = inspect.getsource(base)
+            source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):  # defined in a shell
             continue
         found |= {match[1]: match[2].strip() for match in _FIELD.finditer(source) if match[2]}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value
 
 from ..core.noise import Noise
 from ..core.registry import Saved
@@ -33,6 +34,12 @@ class Schedule(NamedTuple):
     steps: int  # updates at most; 0 for post-hoc methods, which only finish
     batch_size: int | None  # examples a step; None: all of them, in order
     bank: int = 0  # samples kept a member
+
+    @staticmethod
+    def of_epochs(epochs: int, batch_size: int | None, n: int) -> Schedule:
+        """As many steps as visit n examples `epochs` times; all examples at once where a batch would hold them."""
+        batch = min(batch_size or n, n)
+        return Schedule(-(-epochs * n // batch), None if batch == n else batch)
 
 
 class Info(NamedTuple):
@@ -103,6 +110,19 @@ class Method(Saved, kind="method"):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         """What theory says this method must give, measured: `basinet check` prints it, tests hold it."""
         return ()
+
+
+def potential_gradient(
+    params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise
+) -> tuple[Params, Info]:
+    """The gradient of the potential per example, U T / N, at `params`, and Info with loss and buffers."""
+
+    def loss(params: Params) -> tuple[Tensor, Params]:
+        potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
+        return potential / problem.scale(batch.total), buffers
+
+    grads, (value, buffers) = grad_and_value(loss, has_aux=True)(params)
+    return grads, Info(value, buffers=buffers)
 
 
 class Descent(NamedTuple):

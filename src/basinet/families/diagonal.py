@@ -36,6 +36,6 @@ class Diagonal(Family):
 
     def quad(self, jacobian: Params) -> Tensor:
         """J Sigma J' for a Jacobian given per parameter, leaves (outputs, *shape): (outputs, outputs)."""
-        rows = [(jacobian[n] * self.scale[n]).flatten(1) for n in self.centre]
+        rows = [(jacobian[n] * self.scale[n]).reshape(len(jacobian[n]), -1) for n in self.centre]
         joined = torch.cat(rows, 1)
         return joined @ joined.T

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
-from torch.func import grad_and_value
 
 from ..core.noise import Noise
 from ..core.tree import Params, Point, ravel, tree_map
 from ..data import Data
 from ..engine import Descent, GradientMethod, Info, Schedule
+from ..engine.method import potential_gradient
 from ..families import Delta
 from ..optim import SGD, Adam, Optimizer
 from ..problem import Batch, Problem
@@ -47,8 +46,7 @@ class EMA(GradientMethod):
             raise ValueError(f"expected at least 1 epoch to average over, got {self.epochs}")
 
     def schedule(self, n: int) -> Schedule:
-        batch = min(self.batch_size or n, n)
-        return Schedule(steps=-(-self.epochs * n // batch), batch_size=None if batch == n else batch)
+        return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
     def forgetting(self, n: int) -> float:
         """-log d, for n examples: the part of the horizon that one step is."""
@@ -59,12 +57,7 @@ class EMA(GradientMethod):
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), average)
 
     def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
-        def loss(params: Params) -> tuple[Tensor, Params]:
-            potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
-            return potential / problem.scale(batch.total), buffers
-
-        grads, (value, buffers) = grad_and_value(loss, has_aux=True)(state.params)
-        return grads, Info(value, buffers=buffers)
+        return potential_gradient(state.params, state, batch, problem, noise)
 
     def absorb(self, state: Descent, batch: Batch) -> Descent:
         rate = self.forgetting(batch.total)

@@ -11,14 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-from torch.func import grad_and_value
-
 from ..core.noise import Noise
 from ..core.tree import Params
 from ..data import Data
 from ..engine import Descent, GradientMethod, Info, Schedule
-from ..engine.method import Entry
+from ..engine.method import Entry, potential_gradient
 from ..families import Delta
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Batch, Problem
@@ -40,16 +37,10 @@ class MAP(GradientMethod):
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
 
     def schedule(self, n: int) -> Schedule:
-        batch = min(self.batch_size or n, n)
-        return Schedule(steps=-(-self.epochs * n // batch), batch_size=None if batch == n else batch)
+        return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
     def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
-        def loss(params: Params) -> tuple[Tensor, Params]:
-            potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
-            return potential / problem.scale(batch.total), buffers
-
-        grads, (value, buffers) = grad_and_value(loss, has_aux=True)(state.params)
-        return grads, Info(value, buffers=buffers)
+        return potential_gradient(state.params, state, batch, problem, noise)
 
     def finish(
         self,

@@ -72,7 +72,7 @@ def crps_gaussian_mixture(mean: Tensor, sd: Tensor, targets: Tensor, weights: Te
     A(d, s) = E|d + sZ| in closed form, and X, X' are two independent draws (formulas in `spread`). `weights` (K,) sum
     to one; None weighs all K alike. Exact for up to 512 components. Beyond, ½ E|X − X'| is integrated on a grid with an
     error below 1e-4 of the mixture's sd: at most 2e-5 was measured on hard mixtures, 1e-7 on smooth ones. In float32
-    rounding adds up to 3e-7 of the range from min(μ − 6σ) to max(μ + 6σ), which outliers may make long. Memory beyond
+    rounding adds up to 1e-6 of the range from min(μ − 6σ) to max(μ + 6σ), which outliers may make long. Memory beyond
     arguments and result is a few tensors of 2²¹ numbers, or of one example of `mean` (K, D) where that is larger; to
     keep it so the score carries no gradient.
 

@@ -58,14 +58,15 @@ def read_tensors(
         raise FileError(path, "its contents were altered: the checksum does not fit")
     if checksum is not None and header["checksum"] != checksum:
         raise FileError(path, "it is another file than the one that was saved: the checksum does not fit")
-    return {k: v.to(device) for k, v in tensors.items()}, json.loads(text)
+    # copied out of the mapped file, aligned as torch has it: kernels then give the same bits as before saving
+    return {k: v.to(device, copy=True) for k, v in tensors.items()}, json.loads(text)
 
 
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file with its format and checksum."""
     text = json.dumps(content, sort_keys=True)
     whole = {"format": FORMAT, "checksum": sha256(text.encode()).hexdigest(), "content": content}
-    atomically(path, lambda temporary: Path(temporary).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n"))
+    atomically(path, lambda temporary: Path(temporary).write_text(json.dumps(whole, indent=1) + "\n"))
 
 
 def read_json(path: Path) -> Any:

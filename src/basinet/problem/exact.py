@@ -70,15 +70,16 @@ def conjugate(
     y = x @ theta + noise * key.split("noise").normal(like[:, 0])
     data_precision, prior_precision = x.T @ x / noise**2, torch.eye(d, dtype=torch.float64) / prior**2
     untempered = data_precision + prior_precision
+    bayes = torch.linalg.solve(untempered, x.T @ y / noise**2)
     if temper == "posterior":
-        precision = untempered / temperature
-        mean = torch.linalg.solve(untempered, x.T @ y / noise**2)
+        precision, mean = untempered / temperature, bayes
     else:
         precision = data_precision / temperature + prior_precision
         mean = torch.linalg.solve(precision, x.T @ y / (temperature * noise**2))
-    marginal = noise**2 * torch.eye(n, dtype=torch.float64) + prior**2 * x @ x.T
-    quadratic = y @ torch.linalg.solve(marginal, y)
-    evidence = -0.5 * (quadratic + torch.linalg.slogdet(marginal)[1] + n * math.log(2 * math.pi))
+    # y ~ N(0, sigma^2 I + s^2 X X'), by the determinant lemma in d dimensions, not n
+    quadratic = ((y - x @ bayes) / noise).square().sum() + (bayes / prior).square().sum()
+    determinant = 2 * n * math.log(noise) + 2 * d * math.log(prior) + torch.linalg.slogdet(untempered)[1]
+    evidence = -0.5 * (quadratic + determinant + n * math.log(2 * math.pi))
     problem = Problem(
         lambda: nn.Linear(d, 1, bias=False, dtype=torch.float64),
         Gaussian(noise=noise),

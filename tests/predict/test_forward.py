@@ -1,0 +1,188 @@
+"""Running draws on inputs: axes, chunks, keys, and norm statistics against torch's own update."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import update_bn
+
+from basinet.core.noise import Noise
+from basinet.core.tree import leaves, stack, take
+from basinet.families import Delta, Diagonal, Empirical
+from basinet.predict import Draws, forward
+from basinet.predict.forward import refreshed
+from basinet.problem import Problem
+from basinet.problem.likelihoods import Categorical, Gaussian
+
+KEY = Noise.seed(0)
+X = KEY.split("x").normal(torch.empty(10, 3, dtype=torch.float64))
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.4), nn.Linear(4, 2)).double()
+
+
+PROBLEM = Problem(net, Categorical())
+
+
+def diagonals(problem=PROBLEM, members=3) -> Diagonal:
+    points = [problem.init(KEY.split(k)) for k in range(members)]
+    scales = [{n: torch.full_like(x, 0.3) for n, x in p.params.items()} for p in points]
+    return stack([Diagonal(p.params, s, p.buffers) for p, s in zip(points, scales)])
+
+
+def draws(**options) -> Draws:
+    return Draws(PROBLEM, diagonals(), KEY.split("draws").spread(3).key, 4, **options)
+
+
+def test_outputs_are_those_of_each_draw_on_axes_m_s_b():
+    outputs, learned = forward(draws(), X)
+    assert outputs.shape == (3, 4, 10, 2) and learned == {}
+    seen = []
+    for m, s, point in draws():
+        seen.append((m, s))
+        expected, _ = PROBLEM.outputs(point.params, point.buffers, X)
+        torch.testing.assert_close(outputs[m, s], expected)
+        own = take(diagonals(), m).draw(Noise(draws().keys[m]).split("draw"), s)
+        assert torch.equal(own.params["0.weight"], point.params["0.weight"])
+    assert seen == [(m, s) for m in range(3) for s in range(4)]
+    assert len({float(outputs[m, s, 0, 0]) for m, s in seen}) == 12
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 10, 1000, None])
+def test_chunks_do_not_change_outputs(batch_size):
+    whole, _ = forward(draws(), X, batch_size=10)
+    torch.testing.assert_close(forward(draws(), X, batch_size=batch_size)[0], whole, rtol=1e-12, atol=1e-14)
+
+
+def test_members_alone_give_what_they_give_together():
+    whole, _ = forward(draws(), X)
+    for m in range(3):
+        alone = Draws(PROBLEM, take(diagonals(), slice(m, m + 1)), draws().keys[m : m + 1], 4)
+        torch.testing.assert_close(forward(alone, X)[0][0], whole[m], rtol=0, atol=0)
+
+
+def test_draws_kept_in_memory_are_the_same_draws(monkeypatch):
+    made = draws()
+    kept = made.kept()
+    assert isinstance(kept, list) and len(kept) == 12
+    torch.testing.assert_close(forward(made, X, kept)[0], forward(made, X)[0], rtol=0, atol=0)
+    monkeypatch.setitem(Draws.kept.__globals__, "CACHE", 100)  # bytes
+    assert made.kept() is made
+
+
+def test_trees_of_inputs_are_cut_along_their_rows():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(3, 2).double()
+
+        def forward(self, a, b):
+            return self.last(a + b)
+
+    problem = Problem(Sum, Categorical())
+    made = Draws(problem, diagonals(problem), KEY.spread(3).key, 2)
+    inputs = {"a": X, "b": 2 * X}
+    torch.testing.assert_close(forward(made, inputs, batch_size=3)[0], forward(made, inputs)[0])
+
+
+def test_learned_parameters_come_with_each_draw():
+    problem = Problem(lambda: nn.Linear(3, 1).double(), Gaussian(learned=True))
+    made = Draws(problem, diagonals(problem), KEY.spread(3).key, 2)
+    outputs, learned = forward(made, X)
+    assert outputs.shape == (3, 2, 10, 1) and learned["log_noise"].shape == (3, 2)
+    for m, s, point in made:
+        assert float(learned["log_noise"][m, s]) == float(point.params["likelihood.log_noise"])
+
+
+def test_samples_of_points_are_stratified():
+    points = [PROBLEM.init(KEY.split(k)) for k in range(4)]
+    rows = stack(points)
+    family = stack([Empirical(rows.params, rows.buffers, 4)])
+    outputs, _ = forward(Draws(PROBLEM, family, KEY.spread(1).key, 4), X)
+    each = torch.stack([PROBLEM.outputs(p.params, p.buffers, X)[0] for p in points])
+    order = [int((each[:, 0, 0] - outputs[0, s, 0, 0]).abs().argmin()) for s in range(4)]
+    assert sorted(order) == [0, 1, 2, 3]
+    torch.testing.assert_close(outputs[0], each[order])
+
+
+def test_dropout_masks_belong_to_a_draw():
+    deltas = stack([Delta(p.params, p.buffers) for p in (PROBLEM.init(KEY.split(k)) for k in range(3))])
+    keys = KEY.split("draws").spread(3).key
+    still, _ = forward(Draws(PROBLEM, deltas, keys, 2), X)
+    assert torch.equal(still[:, 0], still[:, 1])
+    masked, _ = forward(Draws(PROBLEM, deltas, keys, 2, "dropout"), X)
+    again, _ = forward(Draws(PROBLEM, deltas, keys, 2, "dropout"), X)
+    assert torch.equal(masked, again) and not torch.allclose(masked[:, 0], masked[:, 1])
+    assert not torch.allclose(masked[0], still[0])
+
+
+def test_no_gradient_is_kept():
+    assert not forward(draws(), X.clone().requires_grad_())[0].requires_grad
+
+
+@pytest.mark.parametrize("momentum", [None, 0.1, 0.7])
+@pytest.mark.parametrize(("n", "batches"), [(512, 2), (100, 1), (768, 3)])
+def test_refreshed_norm_statistics_are_those_of_update_bn(momentum, n, batches):
+    torch.manual_seed(0)
+
+    def build() -> nn.Module:
+        norms = (nn.BatchNorm2d(2, momentum=momentum), nn.BatchNorm1d(4, momentum=momentum))
+        return nn.Sequential(nn.Conv2d(1, 2, 2), norms[0], nn.Flatten(), nn.Linear(8, 4), norms[1]).double()
+
+    module = build()
+    for norm in (module[1], module[4]):
+        norm.running_mean += 3
+        norm.running_var += 2
+        norm.num_batches_tracked += 5
+    problem = Problem(build, Gaussian())
+    point = problem.network.read(module)
+    before = copy.deepcopy(point)
+    x = KEY.split("images").normal(torch.empty(n, 1, 3, 3, dtype=torch.float64)) + 1
+    found = refreshed(problem, point, x, KEY)
+    update_bn(x.chunk(batches), module)
+    for name, expected in module.named_buffers():
+        if name.endswith("num_batches_tracked"):
+            assert int(found.buffers[name]) == 5
+        else:
+            torch.testing.assert_close(found.buffers[name], expected)
+    assert all(torch.equal(a, b) for a, b in zip(leaves(point), leaves(before)))
+    assert found.params is point.params
+
+
+def test_batches_of_different_size_count_by_their_size():
+    problem = Problem(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)).double(), Gaussian())
+    x = KEY.split("rows").normal(torch.empty(601, 3, dtype=torch.float64)) + torch.arange(601.0).unsqueeze(1)
+    found = refreshed(problem, problem.init(KEY), x, KEY)
+    torch.testing.assert_close(found.buffers["0.running_mean"], x.mean(0))
+
+
+def test_refreshing_leaves_other_buffers():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.last = nn.BatchNorm1d(3), nn.Linear(3, 2)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen += 1
+            return self.last(self.norm(x))
+
+    problem = Problem(lambda: Net().double(), Gaussian())
+    found = refreshed(problem, problem.init(KEY), X, KEY)
+    assert float(found.buffers["seen"]) == 0
+    torch.testing.assert_close(found.buffers["norm.running_var"], X.var(0))
+
+
+def test_draws_with_inputs_to_refresh_from_have_their_own_statistics():
+    made = draws(refresh=X)
+    statistics = set()
+    for m, s, point in made:
+        expected = X @ point.params["0.weight"].T + point.params["0.bias"]
+        torch.testing.assert_close(point.buffers["1.running_mean"], expected.mean(0))
+        statistics.add((m, s, float(point.buffers["1.running_mean"][0])))
+    assert len({x for _, _, x in statistics}) == 12
+    outputs, _ = forward(made, X)
+    m, s, point = next(iter(made))
+    torch.testing.assert_close(outputs[m, s], PROBLEM.outputs(point.params, point.buffers, X)[0])

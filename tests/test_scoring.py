@@ -1,0 +1,162 @@
+"""Scores of predictives and posteriors, and curves over the number of members."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import basinet as bn
+from basinet.families import Diagonal
+from basinet.posterior import Part, Posterior
+from basinet.predict import ClassPredictive, RealPredictive
+
+
+@pytest.fixture(scope="module")
+def classes() -> ClassPredictive:
+    torch.manual_seed(0)
+    return ClassPredictive(3 * torch.randn(6, 4, 50, 3, dtype=torch.float64), bn.likelihoods.Categorical())
+
+
+@pytest.fixture(scope="module")
+def real() -> RealPredictive:
+    torch.manual_seed(1)
+    return RealPredictive(torch.randn(6, 4, 50, 1, dtype=torch.float64), bn.likelihoods.Gaussian(noise=0.7))
+
+
+@pytest.fixture(scope="module")
+def labels() -> torch.Tensor:
+    return torch.randint(0, 3, (50,), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module")
+def numbers() -> torch.Tensor:
+    return torch.randn(50, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def test_class_scores_are_those_of_the_averaged_probabilities(classes, labels):
+    probs = classes.outputs.softmax(-1).mean((0, 1))
+    onehot = torch.nn.functional.one_hot(labels, 3)
+    scores = bn.score(classes, labels)
+    assert scores["n"] == 50
+    assert scores["nll"] == pytest.approx(float(-probs[range(50), labels].log().mean()), abs=1e-12)
+    assert scores["brier"] == pytest.approx(float((probs - onehot).square().sum(-1).mean()), abs=1e-12)
+    assert scores["accuracy"] == pytest.approx(float((probs.argmax(-1) == labels).double().mean()))
+    assert scores["entropy"] == pytest.approx(float(-(probs * probs.log()).sum(-1).mean()), abs=1e-12)
+    assert scores["entropy"] == pytest.approx(scores["aleatoric"] + scores["between"] + scores["within"], abs=1e-12)
+    assert scores["epistemic"] == pytest.approx(scores["between"] + scores["within"], abs=1e-12)
+
+
+def test_real_scores_are_those_of_the_mixture(real, numbers):
+    scores = bn.score(real, numbers)
+    means = real.outputs[..., 0].flatten(0, 1)
+    density = torch.distributions.Normal(means, 0.7).log_prob(numbers).exp().mean(0)
+    assert scores["nll"] == pytest.approx(float(-density.log().mean()), abs=1e-12)
+    assert scores["rmse"] == pytest.approx(float((means.mean(0) - numbers).square().mean().sqrt()), abs=1e-12)
+    assert scores["variance"] == pytest.approx(0.49 + float(means.var(0, correction=0).mean()), abs=1e-12)
+    low, high = real.interval(0.9)
+    inside = (low[:, 0] <= numbers) & (numbers <= high[:, 0])
+    assert scores["coverage_90"] == pytest.approx(float(inside.double().mean()))
+    # the energy form of the CRPS: E|X - y| - E|X - X'| / 2, by draws
+    draws = real.sample(4000, seed=5)[..., 0]
+    energy = (draws - numbers).abs().mean(0) - (draws[:2000] - draws[2000:]).abs().mean(0) / 2
+    assert scores["crps"] == pytest.approx(float(energy.mean()), abs=4 * 0.01)
+
+
+def test_streamed_scores_equal_those_of_a_predictive(monkeypatch):
+    splits = bn.datasets.load("wine")
+    problem = bn.Problem(lambda: bn.networks.MLP(13, 3, hidden=(8,)), bn.likelihoods.Categorical())
+    maps = bn.fit(bn.MAP(epochs=5), problem, splits.train, members=3)
+    point = maps.parts[0].family
+    spread = {n: torch.full_like(x, 0.1) for n, x in point.params.items()}
+    posterior = Posterior((Part(problem, Diagonal(point.params, spread, point.buffers), maps.members),))
+    whole = bn.score(posterior.predict(splits.test.inputs, samples=7), splits.test.targets)
+    monkeypatch.setattr("basinet.scoring.BUDGET", 3 * 7 * 3 * 4 * 5 * 5)  # five inputs a chunk
+    assert bn.score(posterior, splits.test, samples=7) == pytest.approx(whole, rel=1e-5, abs=1e-6)
+    monkeypatch.setattr(
+        sys.modules["basinet.predict.forward"], "CACHE", 0
+    )  # draws are made anew for each chunk, from the same keys
+    assert bn.score(posterior, splits.test, samples=7) == pytest.approx(whole, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_5000_draws_on_10000_inputs_are_scored_in_bounded_memory():
+    program = """
+        import resource, torch, basinet as bn
+        from basinet.engine import Member
+        from basinet.families import Diagonal
+        from basinet.posterior import Part, Posterior
+        problem = bn.Problem(lambda: bn.networks.MLP(20, 10, hidden=(16,)), bn.likelihoods.Categorical())
+        start = [problem.init(bn.Noise.seed(k)) for k in range(100)]
+        mean = {n: torch.stack([p.params[n] for p in start]) for n in start[0].params}
+        family = Diagonal(mean, {n: torch.full_like(x, 0.2) for n, x in mean.items()}, {})
+        posterior = Posterior((Part(problem, family, tuple(Member(0, k) for k in range(100))),))
+        data = bn.Data(torch.randn(10_000, 20), torch.randint(0, 10, (10_000,)))
+        bn.score(posterior, data.take(slice(0, 10)), samples=2)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        scores = bn.score(posterior, data, samples=50)
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, scores["within"], scores["between"])
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=900)
+    assert run.returncode == 0, run.stderr
+    megabytes, within, between = map(float, run.stdout.split())
+    assert megabytes < 1000  # the outputs alone would take 1,907
+    assert within > 0 and between > 0
+
+
+def test_targets_that_do_not_fit_are_refused(classes, real, labels, numbers):
+    with pytest.raises(ValueError, match=r"expected 50 targets.*got 49"):
+        bn.score(classes, labels[:49])
+    with pytest.raises(ValueError, match=r"targets in 0 \.\.\. 2.*got 0 \.\.\. 5"):
+        bn.score(classes, torch.tensor([0, 5] * 25))
+    with pytest.raises(ValueError, match="floating-point targets"):
+        bn.score(real, labels)
+    problem = bn.Problem(lambda: bn.networks.MLP(4, 3), bn.likelihoods.Categorical())
+    posterior = bn.Posterior.of(bn.networks.MLP(4, 3), problem)
+    with pytest.raises(TypeError, match=r"scored on bn\.Data"):
+        bn.score(posterior, labels)
+
+
+def test_a_size_curve_starts_at_the_mean_of_members_and_ends_at_the_ensemble(classes, labels):
+    rows = bn.size_curve(classes, labels, sizes=[1, 3, 6], subsets=30, seed=0)
+    assert [(r["size"], r["subsets"]) for r in rows] == [(1, 6), (3, 20), (6, 1)]  # all subsets where they are few
+    singles = [bn.score(classes[i], labels) for i in range(6)]
+    for name in ("nll", "brier", "ece", "accuracy"):
+        mean = sum(s[name] for s in singles) / 6
+        assert rows[0][name] == pytest.approx(mean, abs=1e-9)
+        assert all(r[f"{name}_members"] == pytest.approx(mean, abs=1e-9) for r in rows)
+        assert rows[2][name] == pytest.approx(bn.score(classes, labels)[name], abs=1e-9)
+        assert rows[2][f"{name}_sd"] == 0
+    assert rows[2]["nll"] < rows[1]["nll"] < rows[0]["nll"]  # Jensen, for every subset
+
+
+def test_size_curve_subsets_are_different_and_repeat_with_the_seed(classes, labels):
+    a = bn.size_curve(classes, labels, sizes=[3], subsets=7, seed=1)
+    assert a[0]["subsets"] == 7
+    assert a == bn.size_curve(classes, labels, sizes=[3], subsets=7, seed=1)
+    assert a != bn.size_curve(classes, labels, sizes=[3], subsets=7, seed=2)
+
+
+def test_size_curve_of_regression_and_its_errors(real, numbers):
+    rows = bn.size_curve(real, numbers, sizes=[1, 6])
+    assert rows[1]["crps"] == pytest.approx(bn.score(real, numbers)["crps"], abs=1e-9)
+    assert rows[1]["rmse"] == pytest.approx(bn.score(real, numbers)["rmse"], abs=1e-9)
+    with pytest.raises(ValueError, match=r"sizes among 1 \.\.\. 6"):
+        bn.size_curve(real, numbers, sizes=[7])
+    with pytest.raises(ValueError, match="at least one subset"):
+        bn.size_curve(real, numbers, subsets=0)
+
+
+def test_equicorrelated_errors_average_as_theory_says():
+    v, c, n, points = 2.0, 0.5, 8, 200_000
+    generator = torch.Generator().manual_seed(0)
+    common = c**0.5 * torch.randn(points, generator=generator, dtype=torch.float64)
+    own = (v - c) ** 0.5 * torch.randn(n, points, generator=generator, dtype=torch.float64)
+    predictive = RealPredictive((common + own)[:, None, :, None], bn.likelihoods.Gaussian(noise=1.0))
+    measured = bn.score(predictive[:2], torch.zeros(points, dtype=torch.float64))["rmse"] ** 2
+    theory = (v + c) / 2
+    assert abs(measured - theory) < 4.5 * theory * (2 / points) ** 0.5
+    error = float(predictive.mean.square().mean())
+    theory = (v + (n - 1) * c) / n
+    assert abs(error - theory) < 4.5 * theory * (2 / points) ** 0.5

@@ -1,0 +1,105 @@
+"""The conformance suite finds what it is there to find."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from basinet.core.registry import _classes
+from basinet.core.tree import Point
+from basinet.engine import Info
+from basinet.families import Diagonal
+from basinet.methods import discover
+from basinet.methods.map import MAP
+from basinet.testing import Bench, check_family, check_method, method_checks, problem_checks
+
+
+@pytest.fixture(autouse=True)
+def _forget_methods_defined_here():
+    before = dict(_classes)
+    yield
+    _classes.clear()
+    _classes.update(before)
+
+
+def test_the_problem_passes():
+    checks = list(problem_checks())
+    assert len(checks) == 10
+    assert all(c.passed for c in checks), [c for c in checks if not c.passed]
+
+
+@pytest.mark.parametrize("name", sorted(discover()))
+def test_every_method_passes(name):
+    assert len(check_method(discover()[name]())) >= 11
+
+
+def test_a_method_that_weighs_the_prior_by_the_batch_is_found():
+    @dataclass(frozen=True, kw_only=True)
+    class WrongPrior(MAP):
+        def gradient(self, state, batch, problem, noise):
+            from dataclasses import replace
+
+            weaker = replace(problem.prior, scale=problem.prior.scale * 1.1)
+            return MAP.gradient(self, state, batch, replace(problem, prior=weaker), noise)
+
+    failed = [c.name for c in WrongPrior.theory(Bench("WrongPrior")) if not c.passed]
+    assert "mode of the conjugate posterior, full batch" in failed
+
+
+def test_a_method_whose_members_depend_on_their_company_is_found():
+    @dataclass(frozen=True, kw_only=True)
+    class Coupled(MAP):
+        def gradient(self, state, batch, problem, noise):
+            grads, info = MAP.gradient(self, state, batch, problem, noise)
+            return {
+                n: g + 1e-6 * torch.full_like(g, float(torch._C._functorch.maybe_current_level() or 0))
+                for n, g in grads.items()
+            }, info
+
+    failed = [c.name for c in method_checks(Coupled(epochs=3)) if not c.passed]
+    assert any("stacked against loop" in name for name in failed)
+
+
+def test_undocumented_fields_are_found():
+    @dataclass(frozen=True, kw_only=True)
+    class Silent(MAP):
+        secret: float = 1.0
+
+    assert [c.measured for c in method_checks(Silent(epochs=1)) if c.name == "fields with a description"] == [1.0]
+
+
+def test_a_density_that_does_not_integrate_to_one_is_found():
+    class Half(Diagonal):
+        def log_prob(self, params):
+            return Diagonal.log_prob(self, params) - 0.7
+
+    from basinet.families import family as register
+
+    Half = register(Half)
+    params = {"a": torch.randn(3)}
+    with pytest.raises(AssertionError, match="density integrates to one"):
+        check_family(Half(params, {"a": torch.ones(3)}, {}))
+
+
+def test_update_methods_need_no_optimizer():
+    from basinet.engine import Method, Schedule
+    from basinet.families import Delta
+
+    @dataclass(frozen=True, kw_only=True)
+    class Still(Method):
+        needs: ClassVar = frozenset({"data"})
+        steps: int = 3  # how long it stands still
+
+        def schedule(self, n):
+            return Schedule(self.steps, None)
+
+        def update(self, state, batch, problem, noise):
+            return Point(state.params, state.buffers), Info(
+                problem.potential(state.params, state.buffers, batch, noise)[0]
+            )
+
+        def finish(self, state, samples, problem, data, val, noise):
+            return Delta(state.params, state.buffers)
+
+    check_method(Still())
