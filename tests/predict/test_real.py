@@ -1,4 +1,4 @@
-"""Predictions of real numbers on outputs made by hand, against scipy. Monte-Carlo moments within 4.5 standard errors."""
+"""Predictions of real numbers on outputs made by hand, against scipy. Moments of draws within 4.5 standard errors."""
 
 import math
 

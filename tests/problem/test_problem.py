@@ -208,5 +208,5 @@ def test_a_network_that_merges_examples_is_told():
 
 def test_targets_the_likelihood_cannot_take_are_told():
     problem, point = classes()
-    with pytest.raises(ValueError, match="Categorical expects targets in 0 ... 2"):
+    with pytest.raises(ValueError, match=r"Categorical expects targets in 0 \.\.\. 2"):
         problem.check(Data(X, LABELS + 1), point)

@@ -113,16 +113,16 @@ class Method(Saved, kind="method"):
 
 
 def potential_gradient(
-    params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise
+    params: Params, buffers: Params, batch: Batch, problem: Problem, noise: Noise
 ) -> tuple[Params, Info]:
     """The gradient of the potential per example, U T / N, at `params`, and Info with loss and buffers."""
 
     def loss(params: Params) -> tuple[Tensor, Params]:
-        potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
-        return potential / problem.scale(batch.total), buffers
+        potential, after = problem.potential(params, buffers, batch, noise, "train")
+        return potential / problem.scale(batch.total), after
 
-    grads, (value, buffers) = grad_and_value(loss, has_aux=True)(params)
-    return grads, Info(value, buffers=buffers)
+    grads, (value, after) = grad_and_value(loss, has_aux=True)(params)
+    return grads, Info(value, buffers=after)
 
 
 class Descent(NamedTuple):

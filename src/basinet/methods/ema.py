@@ -57,7 +57,7 @@ class EMA(GradientMethod):
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), average)
 
     def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
-        return potential_gradient(state.params, state, batch, problem, noise)
+        return potential_gradient(state.params, state.buffers, batch, problem, noise)
 
     def absorb(self, state: Descent, batch: Batch) -> Descent:
         rate = self.forgetting(batch.total)

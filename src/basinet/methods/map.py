@@ -40,7 +40,7 @@ class MAP(GradientMethod):
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
     def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
-        return potential_gradient(state.params, state, batch, problem, noise)
+        return potential_gradient(state.params, state.buffers, batch, problem, noise)
 
     def finish(
         self,

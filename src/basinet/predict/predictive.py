@@ -47,7 +47,7 @@ class Predictive(ABC):
             index = slice(members, members + 1 or None)
         elif not isinstance(members, slice):
             index = torch.as_tensor(members).reshape(-1)
-        if not isinstance(index, slice) and len(index) == 0 or self.outputs[index].shape[0] == 0:
+        if (not isinstance(index, slice) and len(index) == 0) or self.outputs[index].shape[0] == 0:
             raise IndexError(f"expected at least one of {len(self)} members, got {members}")
         weights = None if self.weights is None else self.weights[index]
         return replace(self, outputs=self.outputs[index], learned=take(self.learned, index), weights=weights)
