@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import subprocess
 import sys
@@ -79,9 +80,7 @@ def test_norm_statistics_are_those_of_the_average(data_dtype):
         standard = (hidden - hidden.mean(0)) / (hidden.var(0) + module[1].eps).sqrt()
         expected = module[3](torch.tanh(standard * module[1].weight + module[1].bias))
         found = made.predict(inputs).outputs[k, 0]
-        torch.testing.assert_close(
-            found, expected.detach(), rtol=0, atol=1e-6 if data_dtype == torch.float32 else 1e-12
-        )
+        torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-12)
         assert (module.eval()(inputs) - expected).abs().max() > 1e-2  # those that training left are others
 
 
@@ -97,7 +96,7 @@ def test_validation_waits_for_the_statistics():
 
 
 def test_many_inputs_are_kept_from_all_over_the_data(monkeypatch):
-    monkeypatch.setattr("basinet.fit.KEEP", 6)
+    monkeypatch.setattr(importlib.import_module("basinet.fit"), "KEEP", 6)
     data = classes(11)
     made = bn.fit(EMA(epochs=1), PROBLEM, data, engine=ENGINE)
     assert torch.equal(made.parts[0].inputs, data.inputs[[0, 1, 3, 5, 7, 9]])
@@ -106,11 +105,11 @@ def test_many_inputs_are_kept_from_all_over_the_data(monkeypatch):
 def test_one_average_on_digits_with_batch_norm():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,), batch_norm=True), PROBLEM.likelihood)
-    made = bn.fit(EMA(epochs=15), problem, splits.train, engine=ENGINE)
+    made = bn.fit(EMA(epochs=30), problem, splits.train, engine=ENGINE)
     assert len(made.parts[0].inputs) == splits.train.n
     predictive = made.predict(splits.test.inputs)
     nll = -float(predictive.log_prob(splits.test.targets).mean())
-    assert nll < math.log(10) / 4
+    assert nll < math.log(10) / 6
     accuracy = float((predictive.probs.argmax(-1) == splits.test.targets).double().mean())
     assert accuracy > 0.9
     assert float(F.nll_loss(predictive.probs.log(), splits.test.targets)) == pytest.approx(nll, rel=1e-5)

@@ -85,12 +85,12 @@ def test_the_loss_is_the_potential_per_example():
 
 def test_five_members_on_digits_beat_the_mean_of_them():
     splits = bn.datasets.load("digits")
-    problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(50,)), bn.likelihoods.Categorical())
+    problem = bn.Problem(lambda: bn.networks.MLP(64, 10), bn.likelihoods.Categorical())
     made = bn.fit(MAP(epochs=20), problem, splits.train, val=splits.val, members=5, engine=bn.Engine(progress=False))
     predictive = made.predict(splits.test.inputs)
     each = [-float(predictive[k].log_prob(splits.test.targets).mean()) for k in range(5)]
     together = -float(predictive.log_prob(splits.test.targets).mean())
-    assert together < min(each) < sum(each) / 5 < math.log(10) / 4
+    assert together < 0.99 * sum(each) / 5 < math.log(10) / 10
     assert float((predictive.probs.argmax(-1) == splits.test.targets).double().mean()) > 0.93
     for curve in made.info["curves"]["val_nll"]:
         assert curve[-1] < curve[0] / 2

@@ -23,9 +23,7 @@ import torch
 from torch import Tensor
 
 NUMBERS = 2**21  # of one temporary tensor: 8 MiB in float32
-_CELLS = (
-    128  # of either kind: the error is below 1e-4 of the mixture's sd with room to spare (tests/metrics/test_crps.py)
-)
+_CELLS = 128  # of either kind: tests/metrics/test_crps.py measures the error they leave
 _POINTS = 512  # that propose where the quantiles are
 
 
