@@ -3,6 +3,7 @@
 Statistical tests have fixed seeds. Moments must lie within 4.5 standard errors (|z| < 4.5) and p-values above 1e-4.
 """
 
+import hashlib
 import math
 import shutil
 
@@ -86,7 +87,7 @@ def test_seeds_at_the_ends_of_the_range_are_taken(seed):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_normals_have_the_moments_and_the_law_of_a_standard_normal(dtype):
-    n = 200_001  # odd: the last pair is cut
+    n = 1_000_001  # odd: the last pair is cut
     z = Noise.seed(1).split("normal").normal(torch.empty(n, dtype=dtype))
     assert z.dtype == dtype and z.shape == (n,)
     z = z.double()
@@ -219,6 +220,9 @@ def test_names_and_numbers_are_different_spaces():
     root = Noise.seed(16)
     keys = {tuple(root.split(n).key.tolist()) for n in ("1", 1, "one", 2**32 + 1, 0, "", -1, 2**32 - 1)}
     assert len(keys) == 8
+    number = int.from_bytes(hashlib.blake2b(b"one", digest_size=8).digest(), "little")  # what the name is read as
+    for same in (number, number & 0xFFFFFFFF, number >> 32):
+        assert not torch.equal(root.split(same).key, root.split("one").key)
 
 
 def test_a_key_alone_gives_what_it_gives_in_a_stack():

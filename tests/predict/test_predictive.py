@@ -130,11 +130,11 @@ def test_one_member_has_nothing_between_and_one_sample_nothing_within(kind):
     assert float(single.within.abs().max()) < 1e-12 and float(single.between.min()) > 0
 
 
-@pytest.mark.parametrize("predictive", both(WEIGHTS))
+@pytest.mark.parametrize("predictive", both(WEIGHTS) + both(WEIGHTS.flip((0, 1))))
 def test_draws_come_from_members_with_weight_even_at_the_edges(predictive, monkeypatch):
     for u in (0.0, 1 - 2.0**-53):
         monkeypatch.setattr(Noise, "uniform", lambda self, like, u=u: torch.full_like(like, u))
         m, s, b = predictive.choose(2, Noise.seed(0))
         assert m.shape == s.shape == b.shape == (2, 5)
-        assert bool((WEIGHTS[m, s] > 0).all())
+        assert bool((predictive.weights[m, s] > 0).all())
         assert b.tolist() == [[0, 1, 2, 3, 4]] * 2

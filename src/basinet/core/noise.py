@@ -114,7 +114,7 @@ class Noise(NamedTuple):
         """Standard normal numbers in the shape of a dict of tensors, each from a key of its own name."""
         return {name: self.split(name).normal(x) for name, x in like.items()}
 
-    def integers(self, n: int, below: int, like: Tensor | None = None) -> Tensor:
+    def integers(self, n: int, below: int) -> Tensor:
         """`n` integers uniform on 0 ... below - 1 (bias under 2^-31 of a count for any `below` under 2^31)."""
         a, b = self.words(2 * n).reshape(n, 2).unbind(-1)
         return ((a << 31) | (b >> 1)) % below

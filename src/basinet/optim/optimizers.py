@@ -33,9 +33,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 from ..core.registry import Saved
-from ..core.tree import tree_map
+from ..core.tree import leaves, tree_map
 from .schedules import Clock, Rate, Scalar, arithmetic, check_nonnegative
 
 Tree = Any  # any nesting of dicts, tuples and NamedTuples with tensors at its leaves
@@ -54,6 +57,13 @@ class Optimizer(Saved, ABC, kind="optimizer"):
     @abstractmethod
     def step(self, params: T, grads: T, state: Any, clock: Clock, steps: int) -> tuple[T, Any]:
         """The next parameters and state, for step `clock` = 0, 1, ... of `steps` planned ones."""
+
+    @abstractmethod
+    def step_in_place(self, params: Tree, grads: Tree, state: Any, clock: int, steps: int) -> None:
+        """The same step written into params and state by torch's fused kernels; equal to `step` up to rounding.
+
+        Elementwise, so it serves one member and a stack whose members share a clock alike.
+        """
 
     def learning_rate(self, clock: Clock, steps: int) -> Scalar:
         """The learning rate at step `clock` of `steps`."""
@@ -95,6 +105,22 @@ class SGD(Optimizer):
         ahead = tree_map(lambda v, g: self.momentum * v + g, velocity, grads) if self.nesterov else velocity
         return _descend(params, ahead, rate), SGDState(velocity=velocity)
 
+    def step_in_place(self, params: Tree, grads: Tree, state: SGDState, clock: int, steps: int) -> None:
+        moved = leaves(params)
+        velocity: list[Any] = leaves(state.velocity) if self.momentum else [None] * len(moved)
+        sgd(
+            moved,
+            leaves(grads),
+            velocity,
+            fused=True,
+            lr=float(self.learning_rate(clock, steps)),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            dampening=0.0,
+            maximize=False,
+        )
+
 
 class AdamState(NamedTuple):
     mean: Tree  # running mean of the gradient, before bias correction
@@ -121,6 +147,9 @@ class Adam(Optimizer):
         grads = _coupled(grads, params, self.weight_decay)
         return _adam(self, params, grads, state, clock, rate)
 
+    def step_in_place(self, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int) -> None:
+        _adam_in_place(self, adam, params, grads, state, clock, steps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Optimizer):
@@ -143,6 +172,9 @@ class AdamW(Optimizer):
         params = tree_map(lambda x: _as(x, kept) * x, params)
         return _adam(self, params, grads, state, clock, rate)
 
+    def step_in_place(self, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int) -> None:
+        _adam_in_place(self, adamw, params, grads, state, clock, steps)
+
 
 def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Clock, rate: Scalar) -> tuple[T, AdamState]:
     b1, b2 = rule.betas
@@ -154,6 +186,29 @@ def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Cloc
         return x - _as(x, size) * m / (s.sqrt() / _as(x, root) + rule.eps)
 
     return tree_map(move, params, mean, square), AdamState(mean=mean, square=square)
+
+
+def _adam_in_place(
+    rule: Adam | AdamW, kernel: Any, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int
+) -> None:
+    moved = leaves(params)
+    done = torch.full((), float(clock), device=moved[0].device)  # the kernel counts this step itself
+    kernel(
+        moved,
+        leaves(grads),
+        leaves(state.mean),
+        leaves(state.square),
+        [],
+        [done.clone() for _ in moved],
+        fused=True,
+        amsgrad=False,
+        beta1=rule.betas[0],
+        beta2=rule.betas[1],
+        lr=float(rule.learning_rate(clock, steps)),
+        weight_decay=rule.weight_decay,
+        eps=rule.eps,
+        maximize=False,
+    )
 
 
 def _correction(beta: float, clock: Clock) -> Scalar:

@@ -58,6 +58,8 @@ def forward(draws: Draws, inputs: Any, points: Any = None, batch_size: int | Non
     """Outputs (M, S, B, *event) of all draws on the inputs, and the likelihood's learned parameters, leaves (M, S,
     ...)."""
     n = leaves(inputs)[0].shape[0]
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
     step = batch_size or CHUNK
     outputs: Tensor | None = None
     learned: Params = {}
