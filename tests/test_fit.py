@@ -149,6 +149,13 @@ def test_a_fit_on_a_slice_of_starts_is_the_slice_of_the_fit(six, method):
     assert apart(fit(method, start=six[4:], seed=10), part) > 1e-4
 
 
+def test_members_of_other_seeds_are_others(six):
+    start = bn.mix([six[:1], fit(STAY, start=six[0], members=1, seed=4), fit(seed=5)])
+    assert start.members == (Member(4, 0), Member(4, 0), Member(5, 0))
+    scale = fit(Widen(), start=start).parts[0].family.scale["0.weight"]
+    assert torch.equal(scale[0], scale[1]) and not torch.equal(scale[0], scale[2])
+
+
 def test_a_method_with_a_base_gets_map_where_none_is_given():
     made = fit(Widen(), members=2, seed=3)
     base = fit(MAP(), members=2, seed=3)
@@ -453,6 +460,7 @@ def test_samples_have_axes_members_and_draws(six, wide):
         assert {n: tuple(x.shape) for n, x in drawn.items()} == {
             n: (3, 5, *s) for n, s in PROBLEM.network.params.items()
         }
+    assert six.predict(DATA.inputs, samples=7).outputs.shape == (6, 1, 12, 3)  # more say nothing more
     points = six.sample(2)["0.weight"]
     assert torch.equal(points[:, 0], points[:, 1]) and torch.equal(points[:, 0], six.parts[0].family.params["0.weight"])
 

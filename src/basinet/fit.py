@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from .core.noise import Noise
 from .core.tree import Point, leaves, move, stack, tree_map
 from .data import Data
 from .engine import Engine, Member, Method
-from .engine.engine import Observer, Trained
+from .engine.group import Observer, Trained
 from .methods.map import MAP
 from .pool import Pool, PoolEntry, describe, fingerprint
 from .posterior import Part, Posterior
@@ -64,36 +65,47 @@ def fit(
         raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
     root = Noise.seed(seed).split("fit")
     noises = [root.split(m.seed).split(m.k) for m in who]
-    points = _points(adapted, noises, start, len(who))
-    dtype = engine.dtype or leaves(points[0].params)[0].dtype
+    point = _starting_points(adapted, noises, start)
+    first = point(0, 0)
+    dtype = engine.dtype or leaves(first.params)[0].dtype
     for given in (data, val):
         if given is not None and (given is data or len(given.targets.unique()) > 1):  # one class is enough for val
-            adapted.check(given.to(dtype=dtype), move(points[0], dtype=dtype))
+            adapted.check(given.to(dtype=dtype), move(first, dtype=dtype))
     entry = None if pool is None else _entry(Path(pool), method, problem, data, val, seed, start, engine)
-    names = [_file_name(m, None if start is None else p) for m, p in zip(who, points)]
+    names = [_file_name(m, None if start is None else point(i, 0)) for i, m in enumerate(who)]
     found: dict[int, Trained] = {}
     for i, name in enumerate(names):
         if entry is not None and entry.has(name):
             found[i] = Trained(i, *entry.read(name, engine.place))
     missing = [i for i in range(len(who)) if i not in found]
     if missing:
-        keys = torch.stack([noises[i].key for i in missing])
-        chosen = [who[i] for i in missing], [points[i] for i in missing]
-        for trained in engine.train(method, adapted, data, val, *chosen, keys, observe):
-            i = missing[trained.position]
-            found[i] = trained
-            if entry is not None:
-                entry.write(names[i], trained.family, trained.curves)
-    done = [found[i] for i in range(len(who))]
+        keys = torch.stack([noise.key for noise in noises])
+        folder = None if entry is None else entry.folder
+        run = engine.train(
+            method, adapted, data, val, who, point, keys, missing=missing, observe=observe, folder=folder
+        )
+        for trained in run:
+            found[trained.position] = trained
+            if entry is not None and trained.family is not None:
+                entry.write(names[trained.position], trained.family, trained.curves)
+    failed = [m for i, m in enumerate(who) if found[i].family is None]
+    kept = [i for i in range(len(who)) if found[i].family is not None]
+    if not kept:
+        raise FloatingPointError(
+            f"the loss of every member ({len(who)}) became NaN or infinite: lower the learning rate, or warm it up"
+        )
+    done = [found[i] for i in kept]
     common = [n for n in done[0].curves if all(n in t.curves for t in done)]  # a pool may hold some without val_nll
     curves = {n: [t.curves[n] for t in done] for n in common}
     seconds = sum(t.curves["seconds"][0] for t in done)
     info: dict[str, Any] = {"curves": curves, "seconds": seconds, "trained": len(missing)}
+    if failed:
+        info["failed"] = [list(m) for m in failed]  # members that diverged at every attempt are not in the posterior
     inputs = None
     if method.norm == "refresh" and adapted.network.norms and data is not None:
         inputs = move(_some_inputs(data), engine.place, dtype)
-    family = stack([t.family for t in done])
-    return Posterior((Part(problem, family, tuple(who), method, inputs, info),))
+    family = stack([t.family for t in done if t.family is not None])
+    return Posterior((Part(problem, family, tuple(who[i] for i in kept), method, inputs, info),))
 
 
 def _check(
@@ -132,25 +144,29 @@ def _identities(members: int | None, seed: int, start: Posterior | None) -> list
     return [Member(seed, k) for k in range(members or 1)]
 
 
-def _points(problem: Problem, noises: list[Noise], start: Posterior | None, count: int) -> list[Point]:
+def _starting_points(problem: Problem, noises: list[Noise], start: Posterior | None) -> Callable[[int, int], Point]:
+    """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt."""
     if start is not None:
         given = start.points()
-        points = given if len(given) == count else given * count
         expected = {n: tuple(x.shape) for n, x in problem.init(noises[0]).params.items()}
-        for point in given:
-            got = {n: tuple(x.shape) for n, x in point.params.items()}
-            if got != expected:
-                raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
-        return points
-    points = [problem.init(noise.split("start")) for noise in noises]
-    if count > 1 and all(bool((a == b).all()) for a, b in zip(leaves(points[0].params), leaves(points[1].params))):
-        raise ValueError(
-            "members start equal: building the network under another seed gives the same parameters. Pass a "
-            "factory () -> nn.Module that "
-            "initialises at random (a module can only be re-initialised through layers with reset_parameters), or "
-            "members=1"
-        )
-    return points
+        got = {n: tuple(x.shape) for n, x in given[0].params.items()}
+        if got != expected:
+            raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
+        return lambda i, attempt: given[i % len(given)]
+
+    def fresh(i: int, attempt: int) -> Point:
+        noise = noises[i] if attempt == 0 else noises[i].split("attempt").split(attempt)
+        return problem.init(noise.split("start"))
+
+    if len(noises) > 1:
+        a, b = fresh(0, 0).params, fresh(1, 0).params
+        if all(torch.equal(a[n], b[n]) for n in a):
+            raise ValueError(
+                "members start equal: building the network under another seed gives the same parameters. Pass a "
+                "factory () -> nn.Module that initialises at random (a module can only be re-initialised through "
+                "layers with reset_parameters), or members=1"
+            )
+    return fresh
 
 
 def _entry(

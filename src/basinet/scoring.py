@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from . import metrics
 from .core.noise import Noise
 from .core.tree import leaves, tree_map
 from .data import Data
 from .posterior import Posterior
-from .predict import ClassPredictive, Predictive, RealPredictive, forward
-from .problem.likelihoods import aligned
+from .predict import ClassPredictive, LabelPredictive, NumberPredictive, Predictive, crps, forward
+from .problem.likelihoods import ClassLikelihood, Likelihood
 
 BUDGET = 512 * 2**20  # bytes that outputs and what is computed from them may take while streaming
+BINS = 15  # of confidence
 LEVEL = 0.9  # of the interval whose coverage is reported
 
 
@@ -27,16 +27,21 @@ def score(
     predictions: Predictive | Posterior,
     truth: Tensor | Data,
     *,
-    bins: int = 15,
+    bins: int = BINS,
     samples: int | None = None,
     seed: int = 0,
 ) -> dict[str, float]:
     """Scores of predictions against the truth, lower is better but for accuracy and coverage.
 
     Classes: nll, brier (sum over classes), ece (`bins` of equal width), accuracy, and the mean entropy with its
-    parts. Regression: nll, rmse, crps, coverage_90, and the mean variance with its parts. Given a posterior and data,
-    inputs are predicted in chunks, so that memory does not grow with their number; `samples` and `seed` are those of
-    `predict`.
+    parts. Labels: the same, each label as two classes, where ece is the mean over labels of the error of each, accuracy
+    the share of labels that are right, and nll that of all labels of an example together. Real numbers and counts: nll,
+    rmse, crps, coverage_90 (of counts, whose intervals end at whole numbers, 0.9 or more), and the mean variance with
+    its parts.
+
+    Given a posterior and data, inputs are predicted in chunks, so that memory does not grow with their number;
+    `samples` and `seed` are those of `predict`. Examples and elements of weight zero in the data are left out; other
+    weights do not matter here.
     """
     if isinstance(predictions, Posterior):
         if not isinstance(truth, Data):
@@ -44,10 +49,10 @@ def score(
                 f"a posterior is scored on bn.Data, got {type(truth).__name__}: pass splits.test, or score a predictive"
             )
         return _summary(_streamed(predictions, truth, samples, seed), bins)
-    if isinstance(truth, Data):
-        truth = truth.targets
-    _check_targets(predictions, truth)
-    return _summary(_pieces(predictions, truth), bins)
+    mask = _mask(truth) if isinstance(truth, Data) else None
+    targets = truth.targets if isinstance(truth, Data) else truth
+    _check_targets(predictions, targets)
+    return _summary(_pieces(predictions, targets, mask), bins)
 
 
 def size_curve(
@@ -91,46 +96,52 @@ def size_curve(
 def _check_targets(predictive: Predictive, targets: Tensor) -> None:
     if not isinstance(targets, Tensor):
         raise TypeError(f"expected targets as a tensor, got {type(targets).__name__}")
-    predictive.likelihood.check(predictive.outputs[0, 0], targets) if len(targets.unique()) > 1 else None
+    _check_fit(predictive.likelihood, predictive.outputs[0, 0], targets)
     if targets.shape[0] != predictive.outputs.shape[2]:
         raise ValueError(f"expected {predictive.outputs.shape[2]} targets, one a prediction, got {targets.shape[0]}")
 
 
-def _pieces(predictive: Predictive, targets: Tensor) -> dict[str, Tensor]:
-    """What the scores are computed from, one row an example (or an element of its event shape)."""
-    targets = targets.to(predictive.outputs.device)
-    parts = {"aleatoric": predictive.aleatoric, "between": predictive.between, "within": predictive.within}
-    pieces = {"log_prob": predictive.log_prob(targets)} | {k: v.reshape(-1) for k, v in parts.items()}
-    if isinstance(predictive, ClassPredictive):
-        probs = predictive.probs
-        return pieces | {"probs": probs.reshape(-1, probs.shape[-1]), "targets": targets.reshape(-1)}
-    assert isinstance(predictive, RealPredictive)
-    y = aligned(predictive.outputs[0, 0], targets)
+def _check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
+    """What the likelihood asks for, except that scores, unlike fits, may be of one class alone."""
+    if not isinstance(likelihood, ClassLikelihood) or len(targets.unique()) > 1:
+        likelihood.check(outputs, targets)
+
+
+def _mask(data: Data) -> Tensor | None:
+    """True for the elements of the targets that have weight, in the shape of the targets; None where all have."""
+    if data.weights is None or bool((data.weights > 0).all()):
+        return None
+    here = data.weights > 0
+    return here.reshape(here.shape + (1,) * (data.targets.dim() - here.dim())).expand(data.targets.shape)
+
+
+def _pieces(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """What the scores are computed from: one row an example for log_prob, an element of the targets for the rest."""
+    device = predictive.outputs.device
+    targets = targets.to(device)
+    here = torch.ones(targets.shape, dtype=torch.bool, device=device) if mask is None else mask.to(device)
+    some = here.reshape(len(here), -1).any(1)  # examples of which something counts
+    flat = here.reshape(-1)
+    pieces = {"log_prob": predictive.log_prob(targets, mask)[some]}
+    for name in ("aleatoric", "between", "within"):
+        pieces[name] = getattr(predictive, name).reshape(-1)[flat]
+    if isinstance(predictive, (ClassPredictive, LabelPredictive)):
+        probs, label = _rows(predictive)
+        return pieces | {"probs": probs[flat], "label": label[flat], "targets": targets.reshape(-1)[flat].long()}
+    assert isinstance(predictive, NumberPredictive)
+    y = predictive.aligned(targets)
     low, high = predictive.interval(LEVEL)
     return pieces | {
-        "error": (predictive.mean - y).reshape(-1),
-        "crps": _crps(predictive, y).reshape(-1),
-        "covered": ((low <= y) & (y <= high)).reshape(-1),
+        "error": (predictive.mean - y).reshape(-1)[flat],
+        "crps": crps(predictive, y).reshape(-1)[flat],
+        "covered": ((low <= y) & (y <= high)).reshape(-1)[flat],
     }
-
-
-def _crps(predictive: RealPredictive, y: Tensor) -> Tensor:
-    parts = predictive.components
-    if not isinstance(parts, Normal):
-        raise TypeError(f"CRPS is known for mixtures of normals, not of {type(parts).__name__}")
-    mean, sd = parts.loc.flatten(0, 1), parts.scale.expand_as(parts.loc).flatten(0, 1)
-    return metrics.crps_gaussian_mixture(mean, sd, y, predictive.mass.flatten())
 
 
 def _summary(pieces: dict[str, Tensor], bins: int) -> dict[str, float]:
     scores: dict[str, Any] = {"n": len(pieces["log_prob"]), "nll": -pieces["log_prob"].mean()}
     if "probs" in pieces:
-        probs, targets = pieces["probs"], pieces["targets"]
-        scores |= {
-            "brier": metrics.brier(probs, targets),
-            "ece": metrics.ece(probs, targets, bins=bins),
-            "accuracy": metrics.accuracy(probs, targets),
-        }
+        scores |= _class_scores(pieces["probs"], pieces["targets"], pieces["label"], bins)
         whole = "entropy"
     else:
         scores |= {
@@ -144,21 +155,36 @@ def _summary(pieces: dict[str, Tensor], bins: int) -> dict[str, float]:
     return {k: float(v) for k, v in scores.items()}
 
 
+def _rows(predictive: ClassPredictive | LabelPredictive) -> tuple[Tensor, Tensor]:
+    """Class probabilities, one row an element of the targets, and the number of the label it is (0 for classes)."""
+    p = predictive.probs
+    if isinstance(predictive, ClassPredictive):
+        rows = p.reshape(-1, p.shape[-1])
+        return rows, torch.zeros(len(rows), dtype=torch.long, device=p.device)
+    label = torch.arange(p.numel(), device=p.device) % (p.shape[-1] if p.dim() > 1 else 1)
+    return torch.stack((1 - p, p), -1).reshape(-1, 2), label
+
+
+def _class_scores(probs: Tensor, targets: Tensor, label: Tensor, bins: int) -> dict[str, Tensor]:
+    errors = [metrics.ece(probs[label == k], targets[label == k], bins=bins) for k in label.unique()]
+    return {
+        "brier": metrics.brier(probs, targets),
+        "ece": torch.stack(errors).mean(),
+        "accuracy": metrics.accuracy(probs, targets),
+    }
+
+
 def _brief(predictive: Predictive, targets: Tensor) -> dict[str, float]:
     """The scores of a size curve: those that need neither entropies nor quantiles."""
     targets = targets.to(predictive.outputs.device)
     scores: dict[str, Any] = {"nll": -predictive.log_prob(targets).mean()}
-    if isinstance(predictive, ClassPredictive):
-        probs, y = predictive.probs.flatten(0, -2), targets.reshape(-1)
-        scores |= {
-            "brier": metrics.brier(probs, y),
-            "ece": metrics.ece(probs, y),
-            "accuracy": metrics.accuracy(probs, y),
-        }
+    if isinstance(predictive, (ClassPredictive, LabelPredictive)):
+        probs, label = _rows(predictive)
+        scores |= _class_scores(probs, targets.reshape(-1).long(), label, BINS)
     else:
-        assert isinstance(predictive, RealPredictive)
-        y = aligned(predictive.outputs[0, 0], targets)
-        scores |= {"rmse": metrics.rmse(predictive.mean, y), "crps": _crps(predictive, y).mean()}
+        assert isinstance(predictive, NumberPredictive)
+        y = predictive.aligned(targets)
+        scores |= {"rmse": metrics.rmse(predictive.mean, y.to(predictive.mean)), "crps": crps(predictive, y).mean()}
     return {k: float(v) for k, v in scores.items()}
 
 
@@ -182,10 +208,12 @@ def _streamed(posterior: Posterior, data: Data, samples: int | None, seed: int) 
     probe = posterior[0].predict(tree_map(lambda x: x[:1], inputs), samples=1, seed=seed).outputs
     each = sum(len(d) * d.samples for d in draws) * probe.numel() * probe.element_size()
     step = max(1, min(data.n, BUDGET // (5 * each)))  # outputs, their softmax, logarithms and products live together
+    _check_fit(posterior.problem.likelihood, probe[0, 0], data.targets)
+    mask = _mask(data)
     rows = []
     for begin in range(0, leaves(inputs)[0].shape[0], step):
         part = tree_map(lambda x, b=begin: x[b : b + step], inputs)
         made = [(d, *forward(d, part, k)) for d, k in zip(draws, kept)]
-        rows.append(_pieces(posterior.assemble(made), data.targets[begin : begin + step]))
-    posterior.problem.likelihood.check(probe[0, 0], data.targets) if len(data.targets.unique()) > 1 else None
+        here = slice(begin, begin + step)
+        rows.append(_pieces(posterior.assemble(made), data.targets[here], None if mask is None else mask[here]))
     return {name: torch.cat([r[name] for r in rows]) for name in rows[0]}

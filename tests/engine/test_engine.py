@@ -17,7 +17,7 @@ from basinet.core import registry
 from basinet.core.tree import Point, leaves, tree_map
 from basinet.engine import Descent, Engine, Event, Info, Member, Method, Schedule
 from basinet.engine import engine as engine_module
-from basinet.engine.engine import Trained
+from basinet.engine.group import Trained
 from basinet.families import Delta, Empirical
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam
@@ -80,7 +80,7 @@ class Counter(Method):
         params = tree_map(lambda x: x + 1, state.params)
         new = Count(params, state.buffers, state.done + 1, state.limit)
         keep = torch.ones_like(state.done, dtype=torch.bool)
-        return new, Info(1.0 + batch.step, keep=keep, sample={"step": batch.step, "params": params})
+        return new, Info(1.0 + batch.step, keep=keep, sample={"step": batch.step, "params": params, "key": noise.key})
 
     def point(self, state: Count) -> Point:
         return Point(state.params, state.buffers)
@@ -88,10 +88,11 @@ class Counter(Method):
     def done(self, state: Count) -> Tensor:
         return state.done >= state.limit
 
-    def finish(self, state: Count, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> Empirical:
+    def finish(self, state: Count, samples: Any, problem: Any, data: Any, val: Any, noise: bn.Noise) -> Empirical:
         kept = len(samples["step"])
-        buffers = {"steps": samples["step"], "limit": state.limit.expand(kept)}
-        return Empirical(samples["params"], buffers, kept)
+        now = {"limit": state.limit, "made": state.done, "finish": noise.key}
+        buffers = {"steps": samples["step"], "keys": samples["key"]}
+        return Empirical(samples["params"], buffers | {n: x.expand(kept, *x.shape) for n, x in now.items()}, kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +153,7 @@ def train(
     keys = torch.stack([bn.Noise.seed(2).split(k).key for k in members])
     who = [Member(0, k) for k in members]
     data = classes() if data is None else data
-    found = list(engine.train(method, problem, data, val, who, start, keys, observe))
+    found = list(engine.train(method, problem, data, val, who, lambda i, attempt: start[i], keys, observe=observe))
     assert [t.position for t in found] == list(range(len(members)))
     return found
 
@@ -291,7 +292,7 @@ def test_a_member_that_is_done_is_frozen_and_the_run_stops_when_all_are(strategy
     for trained, limit, point in zip(made, limits, points):
         last = tree_map(lambda x: x[-1], trained.family.params)
         assert apart(last, tree_map(lambda x, s=limit: x.double() + s, point.params)) < 1e-12
-        assert trained.curves["step"][-1] == limit
+        assert trained.curves["step"][-1] == limit == int(trained.family.buffers["made"][0])
     assert max(e.step for e in events) == max(limits)
     training = {(m.k, e.step - (e.step - 1) % 2) for e in events for m in e.members}  # by the first step of a segment
     assert training == {(k, first) for k in members for first in range(1, limits[k] + 1, 2)}
@@ -306,6 +307,16 @@ def test_a_member_that_is_done_keeps_no_more_samples_and_counts_no_more_in_the_l
         losses = [float(step) for step in range(1, limit + 1)]  # two steps a segment
         means = [sum(losses[i : i + 2]) / len(losses[i : i + 2]) for i in range(0, limit, 2)]
         assert trained.curves["loss"] == means
+
+
+@BOTH
+def test_every_member_has_a_key_of_its_own_for_every_step_and_for_the_end(strategy):
+    made = train(Counter(), strategy, Plain, members=(0, 1, 2, 3, 4))
+    keys = torch.cat([torch.cat([t.family.buffers["keys"], t.family.buffers["finish"][:1]]) for t in made])
+    assert len({tuple(k) for k in keys.tolist()}) == len(keys) == 5 + sum(t.family.count for t in made)
+    [alone] = train(Counter(), "loop", Plain, members=(3,))
+    assert torch.equal(alone.family.buffers["keys"], made[3].family.buffers["keys"])
+    assert torch.equal(alone.family.buffers["finish"], made[3].family.buffers["finish"])
 
 
 @BOTH

@@ -154,6 +154,7 @@ def test_runs_that_differ_do_not_collide_in_one_pool(tmp_path):
         {"method": MAP(epochs=2, batch_size=5, optimizer=bn.optim.Adam(lr=1e-2))},
         {"method": bn.EMA(epochs=2, batch_size=5)},
         {"start": start},
+        {"start": start, "seed": 1},
         {"start": fit(None, 2, seed=21)},
         {"start": start[0]},
         {"engine": bn.Engine(device="cpu", strategy="loop", dtype=torch.float64, progress=False)},

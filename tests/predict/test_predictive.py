@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from basinet.core.noise import Noise
-from basinet.predict import ClassPredictive, RealPredictive, make_predictive
-from basinet.problem.likelihoods import Categorical, Gaussian, Likelihood
+from basinet.predict import ClassPredictive, CountPredictive, LabelPredictive, RealPredictive, make_predictive
+from basinet.problem.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, Likelihood, Poisson
 
 OUTPUTS = Noise.seed(0).normal(torch.empty(3, 2, 5, 4, dtype=torch.float64))  # (M, S, B, C)
 WEIGHTS = torch.tensor([[1.0, 3.0], [0.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
@@ -38,13 +38,19 @@ def test_the_likelihood_decides_the_kind():
     assert isinstance(make_predictive(OUTPUTS, Gaussian(), {}, WEIGHTS), RealPredictive)
 
     class Neither(Likelihood):
-        def log_prob(self, outputs, targets, learned):
+        def log_density(self, outputs, targets, learned):
             return outputs
 
         def check(self, outputs, targets):
             pass
 
-    with pytest.raises(TypeError, match="expected a ClassLikelihood or a RealLikelihood, got Neither"):
+        def sample(self, outputs, learned, noise):
+            return outputs
+
+    assert isinstance(make_predictive(OUTPUTS, Bernoulli(), {}), LabelPredictive)
+    assert isinstance(make_predictive(OUTPUTS, Heteroscedastic(), {}), RealPredictive)
+    assert isinstance(make_predictive(OUTPUTS, Poisson(), {}), CountPredictive)
+    with pytest.raises(TypeError, match=r"expected one of ClassLikelihood, .*CountLikelihood, got Neither"):
         make_predictive(OUTPUTS, Neither(), {})
 
 

@@ -40,6 +40,13 @@ def philox(counter: Sequence[Tensor | int], key: Sequence[Tensor | int]) -> tupl
     return c0, c1, c2, c3  # type: ignore[return-value]
 
 
+@torch.compiler.assume_constant_result  # a name is known when the step is compiled
+def _name_words(name: str) -> tuple[int, int]:
+    """A name as two 32-bit words."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
 class Noise(NamedTuple):
     """A key. `key` is int64 of shape (..., 2), each entry a 32-bit word; leading axes are members or samples."""
 
@@ -55,8 +62,7 @@ class Noise(NamedTuple):
     def split(self, name: str | int | Tensor) -> Noise:
         """An independent key for a name, a number, or an integer tensor (whose axes broadcast with the key's)."""
         if isinstance(name, str):
-            digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-            c0, c1, c2 = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little"), 1
+            (c0, c1), c2 = _name_words(name), 1
         else:
             number = name.long() if isinstance(name, Tensor) else name
             c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0  # type: ignore[assignment]

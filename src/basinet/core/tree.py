@@ -24,6 +24,9 @@ class Point(NamedTuple):
     buffers: Params  # named_buffers(), and the parameters that take no gradient
 
 
+pytree._register_namedtuple(Point, serialized_type_name="basinet.Point")  # so that its structure can be written down
+
+
 def tree_map(function: Callable[..., Any], tree: T, *rest: T) -> T:
     """The tree of `function(leaf, ...)`, leaf by leaf."""
     return pytree.tree_map(function, tree, *rest)

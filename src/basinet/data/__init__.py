@@ -1,7 +1,24 @@
-"""Data in memory, and the sets that come with the library."""
+"""Data in memory, the sets that come with the library, and those in files."""
 
 from . import datasets
+from .augment import Augmentation, CropFlip
 from .data import Data
 from .datasets import Splits
+from .encoder import Encoder
+from .table import Table, read_table, write_table
+from .tables import Rules, fit_table, load_table
 
-__all__ = ["Data", "Splits", "datasets"]
+__all__ = [
+    "Augmentation",
+    "CropFlip",
+    "Data",
+    "Encoder",
+    "Rules",
+    "Splits",
+    "Table",
+    "datasets",
+    "fit_table",
+    "load_table",
+    "read_table",
+    "write_table",
+]

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from ..core import tree
 from ..core.noise import Noise
+from .augment import Augmentation
 from .checks import as_tensor, check_finite, check_lengths, checked_index, checked_rows, checked_weights, kind
 
 
@@ -38,6 +39,7 @@ class Data:
     targets: Tensor  # (N, ...)
     weights: Tensor | None = None  # (N,), finite, >= 0, not all zero; multiply each example's log likelihood
     rows: Tensor | None = None  # (M, n): row k lists the examples that member k trains on
+    augment: Augmentation | None = None  # changes the inputs of training batches; nothing else sees it
 
     def __post_init__(self) -> None:
         found, spec = pytree.tree_flatten_with_path(self.inputs)
@@ -97,7 +99,7 @@ class Data:
             raise ValueError(f"expected 0 < fraction <= 1, got {fraction}; 1.0 draws as many examples as there are")
         key, count = Noise.seed(seed).split("bootstrap"), max(1, round(fraction * total))
         rows = torch.stack([key.split(k).integers(count, total) for k in range(members)])
-        return Data(self.inputs, self.targets, self.weights, rows.to(self.targets.device))
+        return Data(self.inputs, self.targets, self.weights, rows.to(self.targets.device), self.augment)
 
     def split(self, *fractions: float, seed: int = 0, stratify: bool = False) -> tuple[Data, ...]:
         """Disjoint shuffled parts that hold all examples; `stratify` deals out each class in proportion."""
@@ -121,7 +123,11 @@ class Data:
         if dtype is not None and not dtype.is_floating_point:
             raise ValueError(f"expected a floating dtype, got {dtype}; convert integers before making a Data")
         fields = (self.inputs, self.targets, self.weights, self.rows)
-        return Data(*tree.move(fields, device, dtype))
+        return Data(*tree.move(fields, device, dtype), self.augment)
+
+    def augmented(self, augment: Augmentation) -> Data:
+        """The same data with an augmentation for training batches, `CropFlip()` say."""
+        return Data(self.inputs, self.targets, self.weights, self.rows, augment)
 
     def fingerprint(self) -> str:
         """SHA-256 in hex of paths, dtypes, shapes and bytes: the same on every device. Computed once."""
@@ -129,7 +135,7 @@ class Data:
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(b"" if self.augment is None else repr(self.augment).encode())
         for name, x in sorted(self._named().items()):
             digest.update(f"{name} {kind(x)} {tuple(x.shape)}\n".encode())
             digest.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

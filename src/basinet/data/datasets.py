@@ -1,4 +1,4 @@
-"""The built-in data sets by name: small, offline, split and scaled the same way everywhere."""
+"""Data sets by name: built in, small and offline, or image sets from a folder; split and scaled the same way."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.nearest import did_you_mean
 from . import toys
 from .data import Data
+from .images import SETS, ImageSet, as_data, read_images
 
 PARTS = (0.6, 0.2, 0.2)  # train, val, test
 
@@ -51,17 +50,28 @@ def load(name: str, *, seed: int = 0, folder: Path | str | None = None) -> Split
     of wine, breast_cancer and diabetes, and the targets of diabetes, are standardised with mean and standard
     deviation of train; `target_mean` and `target_sd` lead back.
 
-    "mnist" and "fashion_mnist" are read from `folder`/NAME.npz (x_train, y_train, x_test, y_test): images
-    (N, 1, 28, 28) in [0, 1], one sixth of the training part as val.
+    "mnist", "fashion_mnist", "cifar10", "cifar100" and "svhn" are images (N, C, H, W) in [0, 1] from a folder with
+    NAME.npz (x_train, y_train, x_test, y_test), or with the files in which they are handed around: idx and idx.gz,
+    CIFAR's binary or Python batches, or NAME_train*.npz and NAME_test*.npz with differenced planes. A sixth (grey) or
+    a tenth (colour) of the training part becomes val. A folder with test images alone is cut as built-in sets are.
     """
-    if name in _FOLDER_LOADERS:
+    if name in SETS:
         if folder is None:
-            raise ValueError(f"{name} is not built in: pass folder=, where {name}.npz is")
-        return _FOLDER_LOADERS[name](Path(folder), seed)
+            raise ValueError(
+                f"{name} is not built in: pass folder=, where its files are (--folder on the command line)"
+            )
+        return _images(SETS[name], Path(folder), seed)
     if name not in _LOADERS:
-        hint = did_you_mean(name, [*_LOADERS, *_FOLDER_LOADERS])
+        hint = did_you_mean(name, [*_LOADERS, *SETS])
         raise ValueError(f"expected the name of a built-in data set, got {name!r}.{hint}")
     return _LOADERS[name](seed)
+
+
+def load_images(name: str, folder: Path | str) -> dict[str, Data]:
+    """The parts of an image set as its files have them, not cut: train and test, or test alone."""
+    if name not in SETS:
+        raise ValueError(f"expected the name of an image set, got {name!r}.{did_you_mean(name, SETS)}")
+    return {part: as_data(found) for part, found in read_images(SETS[name], folder).items()}
 
 
 def _digits(seed: int) -> Splits:
@@ -149,23 +159,24 @@ def _gaussians(seed: int) -> Splits:
     )
 
 
-def _grey_images(folder: Path, seed: int, name: str, description: str) -> Splits:
-    file = folder / f"{name}.npz"
-    try:
-        with np.load(file, allow_pickle=False) as found:
-            arrays = {key: found[key] for key in ("x_train", "y_train", "x_test", "y_test")}
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise ValueError(f"{file}: expected an npz file with x_train, y_train, x_test and y_test ({error})") from error
-    images = {key: torch.from_numpy(arrays[f"x_{key}"]).float().unsqueeze(1) / 255 for key in ("train", "test")}
-    labels = {key: torch.from_numpy(arrays[f"y_{key}"]).long() for key in ("train", "test")}
-    train, val = Data(images["train"], labels["train"]).split(5 / 6, 1 / 6, seed=seed, stratify=True)
-    return Splits(name, train, val, Data(images["test"], labels["test"]), classes=10, description=description)
+def _images(known: ImageSet, folder: Path, seed: int) -> Splits:
+    parts = read_images(known, folder)
+    alone = "train" not in parts
+    first, fractions = (parts["test"], PARTS) if alone else (parts["train"], (1 - known.val, known.val))
+    rows = Data(torch.arange(len(first.labels)), torch.from_numpy(first.labels))
+    cut = [as_data(first, part.inputs) for part in rows.split(*fractions, seed=seed, stratify=True)]
+    train, val, test = cut if alone else (*cut, as_data(parts["test"]))
+    told = f", cut from {rows.n:,} test images, for the folder has no others." if alone else "."
+    return Splits(
+        known.name,
+        train,
+        val,
+        test,
+        classes=known.classes,
+        description=known.description.removesuffix(".") + told,
+        class_names=known.class_names,
+    )
 
-
-_FOLDER_LOADERS: dict[str, Callable[[Path, int], Splits]] = {
-    "mnist": partial(_grey_images, name="mnist", description="Handwritten digits as 28 x 28 grey images."),
-    "fashion_mnist": partial(_grey_images, name="fashion_mnist", description="Clothes as 28 x 28 grey images."),
-}
 
 _LOADERS: dict[str, Callable[[int], Splits]] = {
     "digits": _digits,

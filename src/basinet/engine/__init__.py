@@ -1,6 +1,7 @@
 """Trains members: many at once, or one after another, with the same result."""
 
-from .engine import Engine, Event, Member
+from .engine import Engine
+from .group import Event, Member
 from .method import Descent, GradientMethod, Info, Method, Schedule
 
 __all__ = ["Descent", "Engine", "Event", "GradientMethod", "Info", "Member", "Method", "Schedule"]

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from ..core.tree import tree_map
+from torch.utils import _pytree as pytree
 
 
 class Bank:
@@ -16,25 +15,43 @@ class Bank:
     def __init__(self, members: int, rows: int) -> None:
         self.rows = rows
         self.counts = torch.zeros(members, dtype=torch.long)
-        self._store: Any = None
+        self._store: list[Tensor] | None = None
+        self._structure: Any = None
 
     def write(self, keep: Tensor, sample: Any) -> None:
         """Stores the sample (leaves (g, ...)) of the members for which `keep` (g,) is true."""
         chosen = (keep.cpu() & (self.counts < self.rows)).nonzero().squeeze(1)
+        flat, self._structure = pytree.tree_flatten(sample)
         if len(chosen) == 0:
             return
         if self._store is None:
-            self._store = tree_map(lambda x: x.new_empty((x.shape[0], self.rows, *x.shape[1:])), sample)
+            self._store = [x.new_zeros((x.shape[0], self.rows, *x.shape[1:])) for x in flat]
         at = self.counts[chosen]
-
-        def put(store: Tensor, x: Tensor) -> Tensor:
+        for store, x in zip(self._store, flat):
             store[chosen.to(x.device), at.to(x.device)] = x[chosen.to(x.device)].detach()
-            return store
-
-        tree_map(put, self._store, sample)
         self.counts[chosen] += 1
 
     def of(self, member: int) -> Any:
         """The samples of one member, leaves (K, ...); None if it kept none."""
         count = int(self.counts[member])
-        return None if count == 0 else tree_map(lambda x: x[member, :count], self._store)
+        if count == 0 or self._store is None:
+            return None
+        return pytree.tree_unflatten([x[member, :count] for x in self._store], self._structure)
+
+    def clear(self, member: int) -> None:
+        """Forgets the samples of one member."""
+        self.counts[member] = 0
+
+    def contents(self) -> list[Tensor] | None:
+        """Everything, as a flat list: for a checkpoint."""
+        return None if self._store is None else [self.counts, *self._store]
+
+    def structure(self) -> str | None:
+        """How a sample is built of its leaves, as text: for a checkpoint."""
+        return None if self._structure is None else pytree.treespec_dumps(self._structure)
+
+    def restore(self, contents: list[Tensor] | None, structure: str | None) -> None:
+        """The inverse of `contents` and `structure`."""
+        if contents is not None and structure is not None:
+            self.counts, self._store = contents[0].cpu(), list(contents[1:])
+            self._structure = pytree.treespec_loads(structure)

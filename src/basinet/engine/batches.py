@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,18 +34,28 @@ class Batches:
         """Whether all members see the same examples at every step: full batches of the same data."""
         return self.batch_size is None and self.rows is None
 
-    def index(self, first: int, steps: int) -> Tensor:
-        """Positions in the data for `steps` steps from step `first`: (steps, g, B); (steps, n) where shared."""
+    def index(self, clocks: int | Sequence[int], steps: int) -> Tensor:
+        """Positions in the data for `steps` steps from each member's clock: (steps, g, B); (steps, n) where shared."""
         g = self.keys.shape[0]
-        device = self.keys.device
+        clocks = [clocks] * g if isinstance(clocks, int) else list(clocks)
         if self.batch_size is None:
-            everything = torch.arange(self.n, device=device) if self.rows is None else self.rows
+            everything = torch.arange(self.n, device=self.keys.device) if self.rows is None else self.rows
             return everything.expand(steps, *everything.shape)
+        if len(set(clocks)) == 1:
+            return self._cut(clocks[0], steps)
+        found = torch.empty(steps, g, self.batch_size, dtype=torch.long, device=self.keys.device)
+        for clock in set(clocks):  # members that were restarted have clocks of their own
+            behind = [i for i in range(g) if clocks[i] == clock]
+            found[:, behind] = self._cut(clock, steps)[:, behind]
+        return found
+
+    def _cut(self, first: int, steps: int) -> Tensor:
+        assert self.batch_size is not None
         start, stop = first * self.batch_size, (first + steps) * self.batch_size
         passes = range(start // self.n, (stop - 1) // self.n + 1)
         orders = torch.cat([self._order(e) for e in passes], 1)  # (g, passes * n)
         offset = start - passes[0] * self.n
-        cut = orders[:, offset : offset + stop - start].reshape(g, steps, self.batch_size)
+        cut = orders[:, offset : offset + stop - start].reshape(-1, steps, self.batch_size)
         return cut.transpose(0, 1)
 
     def gather(self, index: Tensor) -> tuple[Any, Tensor, Tensor | None]:
@@ -54,9 +65,16 @@ class Batches:
         weights = None if self.data.weights is None else self.data.weights[index]
         return tree_map(lambda x: x[index], self.data.inputs), self.data.targets[index], weights
 
+    def rekey(self, j: int, key: Tensor) -> None:
+        """Gives member j another key: its order changes, that of the others does not."""
+        self.keys = self.keys.clone()
+        self.keys[j] = key
+        self._orders = {}
+
     def _order(self, epoch: int) -> Tensor:
         if epoch not in self._orders:
-            self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
+            while len(self._orders) > 3:  # this pass and the last, for clocks at two places
+                del self._orders[next(iter(self._orders))]
             order = lift(lambda key: Noise(key).split("shuffle").split(epoch).permutation(self.n))(self.keys)
             self._orders[epoch] = order if self.rows is None else self.rows.gather(1, order)
         return self._orders[epoch]

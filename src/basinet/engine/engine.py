@@ -1,58 +1,26 @@
-"""Runs a method on members: stacked in one vectorised step, or in a loop, with the same result for each member."""
+"""Runs a method on members: chooses how, cuts them into groups that fit, and hands them back as they finish."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.lift import lift
-from ..core.noise import Noise
-from ..core.tree import Point, leaves, move, size, stack, take, tree_map, where
+from ..core.tree import Point, leaves, move, size
 from ..data import Data
-from ..families import Family
-from ..problem import Batch, Problem
-from .bank import Bank
-from .batches import Batches
-from .method import Info, Method, Schedule
-from .probe import Strategy, choose
+from ..problem import Problem
+from .checkpoint import Checkpoints
+from .group import Member, Observer, Run, Slot, Trained, finish_only, run_group, segment
+from .kernels import Captured, Eager, Kernel
+from .memory import SHARE, free_bytes, member_bytes, readable
+from .method import Method, Schedule
+from .probe import STRATEGIES, Plan, Strategy, choose
 from .progress import Progress
-
-SEGMENTS = 100  # at most so many reports a run
-EVALUATE = 1000  # validation examples a pass
-
-
-class Member(NamedTuple):
-    """Who a member is, wherever it stands in a posterior: the seed of the run that made it, and its number there."""
-
-    seed: int
-    k: int
-
-
-class Event(NamedTuple):
-    """What `observe` is called with, about once an epoch."""
-
-    method: str
-    members: tuple[Member, ...]  # those that are training now
-    step: int  # steps done
-    steps: int  # steps planned
-    loss: Tensor  # (g,), mean over the last steps
-    val_nll: Tensor | None  # (g,), per validation example
-
-
-Observer = Callable[[Event], None]
-
-
-class Trained(NamedTuple):
-    """A member that is done."""
-
-    position: int  # in the list of members asked for
-    family: Family
-    curves: dict[str, list[float]]  # step, loss, val_nll with validation data; seconds it took
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +29,23 @@ class Engine:
 
     device: str | None = None  # "cpu", "cuda", "cuda:1"; default: the GPU where there is one
     dtype: torch.dtype | None = None  # of floating-point parameters and data; default: as the network is built
-    strategy: Strategy | None = None  # "stacked" or "loop"; default: what a probe finds
+    autocast: torch.dtype | None = None  # compute matrix products in this dtype, torch.bfloat16 say; default: in dtype
+    strategy: Strategy | None = None  # "stacked", "streams" (GPU) or "loop"; default: what a probe finds
+    compile: bool | None = None  # compile the step; default: on a GPU yes, on a CPU where the run is long enough to pay
+    memory: int | None = None  # bytes that members may take; default: four fifths of what is free
+    checkpoint: float = 60.0  # seconds between checkpoints, which are written where fit is given a pool
     progress: bool | None = None  # show a progress bar; default: where the error stream is a terminal
 
     def __post_init__(self) -> None:
-        if self.strategy not in (None, "stacked", "loop"):
-            raise ValueError(f"expected strategy 'stacked', 'loop' or None, got {self.strategy!r}")
-        if self.device is not None and torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
-                f"device {self.device!r} was asked for, and torch sees no CUDA device here: use device='cpu'"
-            )
+        if self.strategy not in (None, *STRATEGIES):
+            raise ValueError(f"expected strategy 'stacked', 'streams', 'loop' or None, got {self.strategy!r}")
+        if self.device is not None and torch.device(self.device).type == "cuda":
+            count, index = torch.cuda.device_count(), torch.device(self.device).index or 0
+            if index >= count:
+                raise ValueError(
+                    f"device {self.device!r} was asked for, and torch sees "
+                    f"{f'{count} CUDA devices' if count else 'no CUDA device'} here: use device='cpu'"
+                )
 
     @property
     def place(self) -> torch.device:
@@ -88,14 +63,20 @@ class Engine:
         data: Data | None,
         val: Data | None,
         members: Sequence[Member],
-        points: Sequence[Point],
+        point: Callable[[int, int], Point],
         keys: Tensor,
+        *,
+        missing: Sequence[int] | None = None,
         observe: Observer | None = None,
+        folder: Path | None = None,
     ) -> Iterator[Trained]:
-        """Yields members as they finish. `points` are where they start, `keys` (M, 2) their noise."""
-        points = [self.move(p) for p in points]
+        """Yields the missing ones of `members` (by position; default all) as they finish.
+
+        `point(position, attempt)` is where a member starts, `keys` (M, 2) are their noise. Checkpoints go to `folder`.
+        """
+        first = self.move(point(0, 0))
         keys = keys.to(self.place)
-        dtype = leaves(points[0].params)[0].dtype
+        dtype = leaves(first.params)[0].dtype
         data = None if data is None else data.to(self.place, dtype)
         val = None if val is None else val.to(self.place, dtype)
         schedule = method.schedule(0 if data is None else data.n)
@@ -104,193 +85,151 @@ class Engine:
                 f"{method} plans {schedule.steps} steps of {schedule.batch_size} examples: expected whole numbers, "
                 "epochs of at least 0 and batches of at least 1"
             )
-        total = schedule.steps * len(members)
-        with Progress(f"{type(method).__name__} x {len(members)}", total, self.progress) as progress:
-            stacked = False
-            if schedule.steps > 0:
-                assert data is not None
+        wanted = list(range(len(members))) if missing is None else list(missing)
 
-                def attempt(strategy: Strategy) -> None:
-                    few = slice(0, 2 if strategy == "stacked" else 1)
-                    group = _Group(
-                        method,
-                        problem,
-                        data,
-                        members[few],
-                        points[few],
-                        keys[few],
-                        schedule,
-                        strategy == "stacked",
-                    )
-                    for _ in group.steps(group.start(), 0, 1):
-                        pass
+        def slot(i: int) -> Slot:
+            return Slot(members[i], lambda attempt: self.move(point(i, attempt)), keys[i], i)
 
-                choice = choose(self.strategy, len(members), self.place, problem.network.module, attempt)
-                stacked = choice.strategy == "stacked"
-                progress.say(_describe(method, members, points[0], self.place, choice, schedule, data.n))
-            groups = [list(range(len(members)))] if stacked else [[i] for i in range(len(members))]
-            for group in groups:
-                who, where_from = [members[i] for i in group], [points[i] for i in group]
-                run = _Group(method, problem, data, who, where_from, keys[group], schedule, stacked)
-                for j, family, curves in run.run(val, progress, observe):
-                    yield Trained(group[j], family, curves)
+        label = f"{type(method).__name__} x {len(wanted)}"
+        with Progress(label, schedule.steps * len(wanted), self.progress) as progress:
+            checkpoints = Checkpoints(folder, self.checkpoint)
+            run = Run(method, problem, data, val, schedule, progress, observe, checkpoints)
+            if schedule.steps == 0:
+                yield from (finish_only(run, slot(i)) for i in wanted)
+                return
+            works = _Works(self, run, slot)
+            works.plan(first, members, wanted)
+            yield from works.run(members, wanted)
 
 
-class _Group:
-    """Members that run side by side: any number when stacked, one when looping."""
+class _Works:
+    """Makes kernels and feeds them groups."""
 
-    def __init__(
-        self,
-        method: Method,
-        problem: Problem,
-        data: Data | None,
-        members: Sequence[Member],
-        points: Sequence[Point],
-        keys: Tensor,
-        schedule: Schedule,
-        stacked: bool,
-    ) -> None:
-        self.method, self.problem, self.data, self.members = method, problem, data, members
-        self.points, self.keys, self.schedule, self.stacked = points, keys, schedule, stacked
-        if data is not None:
-            self.batches = Batches(data, [m.k for m in members], keys, schedule.batch_size)
+    def __init__(self, engine: Engine, run: Run, slot: Callable[[int], Slot]) -> None:
+        self.engine, self.run_, self.slot = engine, run, slot
+        self.kernels: dict[tuple[Plan, int], Kernel] = {}
 
-    def run(
-        self, val: Data | None, progress: Progress, observe: Observer | None
-    ) -> Iterator[tuple[int, Family, dict[str, list[float]]]]:
-        """Trains the group and yields (position in the group, family, curves)."""
+    def plan(self, point: Point, members: Sequence[Member], wanted: Sequence[int]) -> None:
+        """Settles strategy, compiling and the size of groups, and says so."""
+        engine, run = self.engine, self.run_
+        assert run.data is not None
+        each = member_bytes(run.method, run.problem, point, run.data, run.schedule)
+        free = engine.memory if engine.memory is not None else int(SHARE * free_bytes(engine.place))
+        fits = max(1, free // max(each, 1))
+        if each > free:
+            raise MemoryError(
+                f"one member of {size(point.params):,} parameters needs about {readable(each)} to train, and "
+                f"{readable(free)} may be used: take a smaller batch_size or network, or give Engine(memory=...)"
+            )
+        begun = run.checkpoints.settings_found()
+        if begun is not None and engine.strategy is None and engine.compile is None:
+            reason = "as the run that goes on had it"
+            self.chosen, self.size = Plan(begun["strategy"], begun["compiled"], reason), int(begun["size"])
+        else:
+            most = min(len(wanted), fits)
+            self.size = -(-len(wanted) // -(-len(wanted) // most))  # groups of about equal size
+            steps, module = run.schedule.steps, run.problem.network.module
+            few = list(wanted[: self.size])
+
+            def attempt(plan: Plan, count: int) -> float:
+                return self._measure(plan, few)
+
+            self.chosen = choose(engine.strategy, engine.compile, len(wanted), steps, engine.place, module, attempt)
+        if self.chosen.strategy == "loop":
+            self.size = 1
+        run.checkpoints.settings = {
+            "strategy": self.chosen.strategy,
+            "compiled": self.chosen.compiled,
+            "size": self.size,
+            "device": engine.place.type,
+            "autocast": str(engine.autocast),
+        }
+        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, self.size, each))
+
+    def run(self, members: Sequence[Member], wanted: Sequence[int]) -> Iterator[Trained]:
+        """Trains group after group: first those that a checkpoint holds, then the rest."""
+        left = set(wanted)
+        where = {m: i for i, m in enumerate(members)}
+        for held in self.run_.checkpoints.groups():
+            group = [where[Member(*m)] for m in held if Member(*m) in where]
+            if len(group) == len(held) and left & set(group):
+                yield from self._group(group, left)
+        everyone = range(len(members))
+        for begin in range(0, len(members), self.size):
+            group = [i for i in everyone[begin : begin + self.size] if i in left]
+            if group:
+                yield from self._group(group, left)
+
+    def _group(self, group: list[int], left: set[int]) -> Iterator[Trained]:
+        """One group; where memory runs out, its members again in halves."""
+        try:
+            for trained in run_group(self.run_, self._kernel(self.chosen, len(group)), [self.slot(i) for i in group]):
+                left.discard(trained.position)
+                yield trained
+            return
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if len(group) == 1 or not _is_out_of_memory(error):
+                raise
+        self.kernels.clear()
+        if self.engine.place.type == "cuda":
+            torch.cuda.empty_cache()
+        half = -(-len(group) // 2)
+        self.run_.progress.say(f"out of memory with {len(group)} members at once: going on with {half}")
+        self.size = min(self.size, half)
+        rest = [i for i in group if i in left]
+        for begin in range(0, len(rest), half):
+            yield from self._group(rest[begin : begin + half], left)
+
+    def _kernel(self, plan: Plan, count: int) -> Kernel:
+        key = (plan._replace(reason=""), count)
+        if key not in self.kernels:
+            run = self.run_
+            assert run.data is not None
+            parts = (run.method, run.problem, run.data, run.schedule)
+            captured = plan.compiled and self.engine.place.type == "cuda" and plan.strategy != "loop"
+            if captured:
+                longest = segment(run.schedule, run.data)
+                streams = plan.strategy == "streams"
+                made: Kernel = Captured(*parts, autocast=self.engine.autocast, streams=streams, longest=longest)
+            else:
+                stacked = plan.strategy == "stacked"
+                made = Eager(*parts, autocast=self.engine.autocast, stacked=stacked, compiled=plan.compiled)
+            self.kernels[key] = made
+        return self.kernels[key]
+
+    def _measure(self, plan: Plan, few: list[int]) -> float:
+        """Seconds a step of all members takes in a plan; what was measured is forgotten, the kernel is kept."""
+        group = few[:1] if plan.strategy == "loop" else few
+        kernel = self._kernel(plan, len(group))
+        slots = [self.slot(i) for i in group]
+        keys = torch.stack([s.key() for s in slots])
+        kernel.begin([s.member.k for s in slots], [s.point(0) for s in slots], keys)
+        longest = segment(self.run_.schedule, self.run_.data)
+        count = min(longest, 20 if plan.compiled else 2)
+        kernel.advance([0] * len(group), 1)
+        _wait(self.engine.place)
         began = time.perf_counter()
-        state = self.start()
-        bank = Bank(len(self.members), self.schedule.bank)
-        curves: list[dict[str, list[float]]] = [{"step": [], "loss": []} for _ in self.members]
-        for first, count in _segments(self.schedule, self.data):
-            losses, masks = [], []
-            for new, info, active in self.steps(state, first, count):
-                state = new
-                losses.append(info.loss.reshape(-1))
-                masks.append(active)
-                if info.keep is not None:
-                    sample = info.sample if self.stacked else tree_map(lambda x: x.unsqueeze(0), info.sample)
-                    bank.write(info.keep.reshape(-1) & active, sample)
-            if not losses:
-                break
-            trained = torch.stack(masks)  # (steps, g); members that are done count no more
-            made = trained.sum(0).cpu()
-            rows = made.nonzero().squeeze(1)
-            loss = (torch.where(trained, torch.stack(losses), 0).sum(0).cpu() / made)[rows]
-            done, who = first + len(losses), tuple(self.members[i] for i in rows.tolist())
-            _all_finite("the loss", who, loss.isfinite(), done)
-            val_nll = None if val is None else self._validate(state, val)
-            val_nll = None if val_nll is None else val_nll[rows]
-            for at, i in enumerate(rows.tolist()):
-                curves[i]["step"].append(float(first + made[i]))
-                curves[i]["loss"].append(float(loss[at]))
-                if val_nll is not None:
-                    curves[i].setdefault("val_nll", []).append(float(val_nll[at]))
-            shown = f"loss {loss.mean():.4g}" + ("" if val_nll is None else f", val NLL {val_nll.mean():.4g}")
-            progress.advance(len(losses) * len(self.members), shown)
-            if observe is not None:
-                observe(Event(type(self.method).__name__, who, done, self.schedule.steps, loss, val_nll))
-        each = (time.perf_counter() - began) / len(self.members)
-        for j, member in enumerate(self.members):
-            began = time.perf_counter()
-            own = None if self.data is None else self.data.member(member.k)
-            noise = Noise(self.keys[j]).split("finish")
-            last = take(state, j) if self.stacked else state
-            family = self.method.finish(last, bank.of(j), self.problem, own, val, noise)
-            finite = torch.stack([x.isfinite().all() for x in leaves(family.mean().params)]).all()
-            _all_finite("a parameter", (member,), finite[None], self.schedule.steps)
-            yield j, family, curves[j] | {"seconds": [each + time.perf_counter() - began]}
-
-    def start(self) -> Any:
-        """The state before the first step."""
-
-        def init(point: Point, key: Tensor) -> Any:
-            return self.method.init(point, self.problem, Noise(key).split("init"))
-
-        if self.stacked:
-            return lift(init)(stack(self.points), self.keys)
-        return init(self.points[0], self.keys[0])
-
-    def steps(self, state: Any, first: int, count: int) -> Iterator[tuple[Any, Info, Tensor]]:
-        """The state, info and mask of active members after each of `count` steps; fewer when all members are done."""
-        total = self.batches.n
-        finishes = type(self.method).done is not Method.done
-        active = torch.ones(len(self.members), dtype=torch.bool, device=self.keys.device)
-
-        def step(state: Any, inputs: Any, targets: Any, weights: Any, index: Any, key: Tensor, clock: Tensor) -> Any:
-            batch = Batch(inputs, targets, index, clock, total, weights)
-            return self.method.update(state, batch, self.problem, Noise(key))
-
-        shared = None if self.batches.shared else 0
-        weighted = None if self.batches.data.weights is None else shared
-        apply = lift(step, (0, shared, shared, weighted, shared, 0, None)) if self.stacked else step
-        is_done = lift(self.method.done) if self.stacked else self.method.done
-        index = self.batches.index(first, count)
-        clocks = torch.arange(first, first + count, device=self.keys.device)
-        keys = Noise(self.keys).split("step").key.unsqueeze(0)
-        keys = Noise(keys).split(clocks[:, None]).key  # (count, g, 2)
-        if not self.stacked:
-            keys, index = keys[:, 0], index if self.batches.shared else index[:, 0]
-        for t in range(count):
-            if finishes:
-                active = ~is_done(state).reshape(-1).to(active.device)
-                if not bool(active.any()):
-                    return
-            new, info = apply(state, *self.batches.gather(index[t]), index[t], keys[t], clocks[t])
-            state = where(active, new, state) if finishes and self.stacked else new
-            yield state, info, active
-
-    def _validate(self, state: Any, val: Data) -> Tensor | None:
-        if self.method.norm == "refresh" and self.problem.network.norms:
-            return None  # the statistics that belong to the point are not there yet
-
-        def nll(state: Any, inputs: Any, targets: Tensor, weights: Tensor | None) -> Tensor:
-            point = self.method.point(state)
-            batch = Batch(inputs, targets, targets, torch.zeros(()), val.n, weights)
-            return -self.problem.log_likelihood(point.params, point.buffers, batch)[0]
-
-        apply = lift(nll, (0, None, None, None)) if self.stacked else nll
-        total = torch.zeros(len(self.members), dtype=torch.float64)
-        with torch.no_grad():
-            for begin in range(0, val.n, EVALUATE):
-                part = val.take(slice(begin, begin + EVALUATE))
-                total += apply(state, part.inputs, part.targets, part.weights).reshape(-1).cpu()
-        return total / val.n
+        kernel.advance([0] * len(group), count)
+        _wait(self.engine.place)
+        return (time.perf_counter() - began) / count * (len(few) / len(group))
 
 
-def _all_finite(what: str, members: Sequence[Member], finite: Tensor, step: int) -> None:
-    if not bool(finite.all()):
-        lost = [members[i] for i in (~finite).nonzero().squeeze(1).tolist()]
-        names = ", ".join(f"{m.k} (seed {m.seed})" for m in lost)
-        raise FloatingPointError(
-            f"{what} of member {names} is not finite after {step} steps: lower the learning rate, or warm it up"
-        )
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _segments(schedule: Schedule, data: Data | None) -> Iterator[tuple[int, int]]:
-    """(first step, number of steps) between reports: an epoch, or more where there would be too many of them."""
-    if schedule.steps == 0 or data is None:
-        return
-    epoch = 1 if schedule.batch_size is None else max(1, data.n // schedule.batch_size)
-    length = max(epoch, -(-schedule.steps // SEGMENTS))
-    for first in range(0, schedule.steps, length):
-        yield first, min(length, schedule.steps - first)
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
-def _describe(
-    method: Method,
-    members: Sequence[Member],
-    point: Point,
-    device: torch.device,
-    choice: Any,
-    schedule: Schedule,
-    n: int,
-) -> str:
-    who = f"{len(members)} member" + ("s" if len(members) > 1 else "")
+def _describe(run: Run, members: int, point: Point, device: torch.device, plan: Plan, group: int, each: int) -> str:
+    assert run.data is not None
+    schedule: Schedule = run.schedule
+    who = f"{members} member" + ("s" if members > 1 else "")
     dtype = str(leaves(point.params)[0].dtype).removeprefix("torch.")
-    batch = n if schedule.batch_size is None else min(schedule.batch_size, n)
-    return (
-        f"{type(method).__name__}: {who} of {size(point.params):,} parameters on {device.type} in {dtype}, "
-        f"{choice.strategy} ({choice.reason}), {schedule.steps:,} steps of {batch} of {n:,} examples"
-    )
+    batch = run.data.n if schedule.batch_size is None else min(schedule.batch_size, run.data.n)
+    many = f" in groups of {group}" if 1 < group < members else ""
+    cost = f"{who} of {size(point.params):,} parameters (about {readable(each)} each) on {device.type} in {dtype}"
+    work = f"{schedule.steps:,} steps of {batch} of {run.data.n:,} examples"
+    return f"{type(run.method).__name__}: {cost}, {plan.words()}{many}, {work}"

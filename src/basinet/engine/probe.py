@@ -1,62 +1,127 @@
-"""Chooses how members run, by trying: stacked where `vmap` runs the method on this network and it pays, else the
-loop."""
+"""Chooses how members run, by trying and, on a GPU, by measuring: the plan, and why."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+import importlib.util
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
 
-Strategy = Literal["stacked", "loop"]
+Strategy = Literal["stacked", "streams", "loop"]
+STRATEGIES = ("stacked", "streams", "loop")
+LONG = 90.0  # seconds of eager training on a CPU above which compiling pays for itself
 
 
-class Choice(NamedTuple):
-    """A strategy, and why."""
+class Plan(NamedTuple):
+    """How a run is carried out, and why."""
 
     strategy: Strategy
+    compiled: bool
     reason: str
+
+    def words(self) -> str:
+        """For the one line that is said."""
+        return f"{self.strategy}{' and compiled' if self.compiled else ''} ({self.reason})"
+
+
+Try = Callable[[Plan, int], float]
+"""Runs a few steps of a plan on so many members, without effect, and returns seconds a step."""
 
 
 def choose(
     asked: Strategy | None,
+    compiled: bool | None,
     members: int,
+    steps: int,
     device: torch.device,
     module: nn.Module,
-    attempt: Callable[[Strategy], Any],
-) -> Choice:
-    """The strategy asked for, or the one that fits. `attempt` runs one small step in a strategy, without effect."""
-    if asked == "stacked":
-        _try(attempt, "stacked")
-        return Choice("stacked", "asked for")
-    if asked == "loop" or members == 1:
-        _try(attempt, "loop")
-        return Choice("loop", "asked for" if asked else "one member")
-    if device.type == "cpu" and any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules()):
-        _try(attempt, "loop")
-        return Choice("loop", "convolutions on a CPU are slower stacked")
+    attempt: Try,
+) -> Plan:
+    """The plan asked for, or the one that fits."""
+    if device.type == "cuda":
+        return _on_gpu(asked, compiled, members, module, attempt)
+    return _on_cpu(asked, compiled, members, steps, module, attempt)
+
+
+def _on_cpu(
+    asked: Strategy | None, compiled: bool | None, members: int, steps: int, module: nn.Module, attempt: Try
+) -> Plan:
+    if asked == "streams":
+        raise ValueError("strategy 'streams' runs members on parallel CUDA streams: on a CPU use 'stacked' or 'loop'")
+    if compiled and shutil.which("g++") is None and shutil.which("clang++") is None:
+        raise ValueError("compile=True needs a C++ compiler (g++ or clang++) on a CPU: install one, or leave it off")
+    if asked is not None or members == 1:
+        plan = Plan(asked or "loop", False, "asked for" if asked else "one member")
+        seconds = _try(attempt, plan, members)
+    elif has_convolutions(module):
+        plan = Plan("loop", False, "convolutions on a CPU are slower stacked")
+        seconds = _try(attempt, plan, members)
+    else:
+        plan, seconds = _stacked_if_possible(attempt, members)
+    wanted = compiled
+    if compiled is None:
+        wanted = plan.strategy == "stacked" and seconds * steps > LONG and shutil.which("g++") is not None
+    return plan._replace(compiled=bool(wanted))
+
+
+def _on_gpu(asked: Strategy | None, compiled: bool | None, members: int, module: nn.Module, attempt: Try) -> Plan:
+    if compiled is False or importlib.util.find_spec("triton") is None:
+        if asked == "streams":
+            raise ValueError("strategy 'streams' is a compiled one: leave compile on, or use 'stacked' or 'loop'")
+        if asked == "loop" or members == 1:
+            _try(attempt, Plan("loop", False, ""), members)
+            return Plan("loop", False, "asked for" if asked else "one member")
+        return _stacked_if_possible(attempt, members)[0]
+    if asked is not None:
+        plan = Plan(asked, asked != "loop" if compiled is None else compiled, "asked for")
+        _try(attempt, plan, members)
+        return plan
+    tried: list[tuple[float, Plan]] = []
+    reasons = []
+    candidates: Sequence[Strategy] = ("stacked", "streams") if has_convolutions(module) else ("stacked",)
+    for strategy in candidates if members > 1 else ("streams",):
+        plan = Plan(strategy, True, "")
+        try:
+            tried.append((_try(attempt, plan, members), plan))
+        except UnkeyedRandomness:
+            raise
+        except Exception as error:
+            reasons.append(f"{strategy}: {_first_line(error)}")
+    if not tried:
+        _try(attempt, Plan("loop", False, ""), members)
+        return Plan("loop", False, f"the step cannot be captured ({'; '.join(reasons)})")
+    tried.sort(key=lambda x: x[0])
+    timings = ", ".join(f"{p.strategy} {1e3 * s:.3g} ms" for s, p in tried)
+    return tried[0][1]._replace(reason=f"measured a step: {timings}" if len(tried) > 1 else "captured in a CUDA graph")
+
+
+def _stacked_if_possible(attempt: Try, members: int) -> tuple[Plan, float]:
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", _FALLBACK, UserWarning)  # vmap then loops inside, slower than we do
-            _try(attempt, "stacked")
+        plan = Plan("stacked", False, "vmap runs this network")
+        return plan, _try(attempt, plan, members)
     except UnkeyedRandomness:
         raise
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, UserWarning) as error:
-        _try(attempt, "loop")
-        return Choice("loop", f"the network cannot be stacked ({_first_line(error)})")
-    return Choice("stacked", "vmap runs this network")
+    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        plan = Plan("loop", False, f"the network cannot be stacked ({_first_line(error)})")
+        return plan, _try(attempt, plan, members)
+
+
+def has_convolutions(module: nn.Module) -> bool:
+    """Whether a module has convolution layers."""
+    return any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
 
 
 class UnkeyedRandomness(ValueError):
     """A module draws random numbers that no key controls."""
 
 
-def _try(attempt: Callable[[Strategy], Any], strategy: Strategy) -> None:
+def _try(attempt: Try, plan: Plan, members: int) -> float:
     before = torch.get_rng_state()
     try:
-        attempt(strategy)
+        seconds = attempt(plan, members)
     except RuntimeError as error:
         if "randomness error mode" in str(error):
             raise UnkeyedRandomness(_MESSAGE) from error
@@ -66,20 +131,16 @@ def _try(attempt: Callable[[Strategy], Any], strategy: Strategy) -> None:
         torch.set_rng_state(before)
     if drew:
         raise UnkeyedRandomness(_MESSAGE)
+    return seconds
 
-
-_FALLBACK = "There is a performance drop because we have not yet implemented the batching rule for "
 
 _MESSAGE = (
     "the module draws random numbers that no key controls, so members could not be told apart or repeated. Dropout "
-    "(nn.Dropout, F.dropout, "
-    "inside attention), rand_like, randn_like and bernoulli are keyed; replace other random calls (nn.LSTM's own "
-    "dropout, RReLU, torch.rand) by these"
+    "(nn.Dropout, F.dropout, inside attention), rand_like, randn_like and bernoulli are keyed; replace other random "
+    "calls (nn.LSTM's own dropout, RReLU, torch.rand) by these"
 )
 
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip().split("\n")[0]
-    if text.startswith(_FALLBACK):
-        text = f"vmap has no rule for {text.removeprefix(_FALLBACK).split('.')[0]}"
     return text if len(text) <= 160 else text[:157] + "..."

@@ -16,6 +16,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from . import binning, checks
+
 Spacing = Literal["width", "mass"]
 
 
@@ -39,12 +41,8 @@ def nll(log_probs: Tensor, targets: Tensor) -> Tensor:
     >>> round(nll(torch.full((2, 4), 0.25).log(), torch.tensor([0, 3])).exp().item(), 4)
     4.0
     """
-    _check("log_probs", log_probs, targets)
-    if bool((log_probs > 1e-3).any()):  # rounding of a log-softmax stays far below
-        raise ValueError(
-            f"expected log-probabilities, which are at most 0, got {log_probs.max().item():.4g}: "
-            "take log_softmax of logits, or the logarithm of probabilities"
-        )
+    checks.classes("log_probs", log_probs, targets)
+    checks.log_probabilities(log_probs)
     index = targets.long().expand(log_probs.shape[:-1]).unsqueeze(-1)  # (..., B, 1)
     return -log_probs.gather(-1, index).squeeze(-1).mean(-1)
 
@@ -57,8 +55,8 @@ def brier(probs: Tensor, targets: Tensor) -> Tensor:
     >>> brier(torch.full((2, 4), 0.25), torch.tensor([0, 3])).item()
     0.75
     """
-    _check("probs", probs, targets)
-    _check_probs(probs)
+    checks.classes("probs", probs, targets)
+    checks.probabilities(probs)
     truth = torch.nn.functional.one_hot(targets.long(), probs.shape[-1]).to(probs.dtype)  # (B, C)
     return (probs - truth).square().sum(-1).mean(-1)
 
@@ -71,7 +69,7 @@ def accuracy(probs: Tensor, targets: Tensor) -> Tensor:
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.2, 0.8]]), torch.tensor([0, 1, 1, 1])).item()
     0.75
     """
-    _check("probs", probs, targets)
+    checks.classes("probs", probs, targets)
     best, top = probs.max(-1)  # (..., B)
     return torch.where(best.isnan(), best, (top == targets).to(probs.dtype)).mean(-1)
 
@@ -107,20 +105,17 @@ def reliability(probs: Tensor, targets: Tensor, bins: int = 15, spacing: Spacing
     >>> seen.count.tolist(), seen.accuracy.tolist()  # 0.7 lies in (0.5, 0.75], 0.8 in (0.75, 1]
     ([0, 0, 1, 2], [nan, nan, 1.0, 0.5])
     """
-    _check("probs", probs, targets)
-    _check_probs(probs)
-    if bins < 1:
-        raise ValueError(f"expected bins of at least 1, got {bins}: 15 is customary")
+    checks.classes("probs", probs, targets)
+    checks.probabilities(probs)
+    checks.bins(bins, customary=15)
     confidence, top = probs.max(-1)  # (..., B)
-    confidence, correct = confidence.contiguous(), (top == targets).to(probs.dtype)
+    correct = (top == targets).to(probs.dtype)
     if spacing == "width":
-        inner = [k / bins for k in range(1, bins)]  # rounded once, so that 0.6 is an edge of 5 bins in any dtype
-        place = torch.bucketize(confidence, torch.tensor(inner, dtype=probs.dtype, device=probs.device))
+        place = binning.by_width(confidence, bins)
     elif spacing == "mass":
         order = confidence.argsort(dim=-1, stable=True)
         confidence, correct = confidence.gather(-1, order), correct.gather(-1, order)
-        n = len(targets)
-        place = (torch.arange(n, device=probs.device) * bins // n).expand_as(confidence)
+        place = binning.by_mass(len(targets), bins, probs.device).expand_as(confidence)
     else:
         raise ValueError(f'expected spacing "width" or "mass", got {spacing!r}: choose one of the two')
     inside = [place == k for k in range(bins)]
@@ -128,37 +123,3 @@ def reliability(probs: Tensor, targets: Tensor, bins: int = 15, spacing: Spacing
     claimed = torch.stack([torch.where(here, confidence, 0.0).sum(-1) for here in inside], -1)
     right = torch.stack([torch.where(here, correct, 0.0).sum(-1) for here in inside], -1)
     return Reliability(confidence=claimed / count, accuracy=right / count, count=count)
-
-
-def _check(name: str, scores: Tensor, targets: Tensor) -> None:
-    if scores.ndim < 2 or targets.ndim != 1 or scores.shape[-2] != len(targets):
-        raise ValueError(
-            f"expected {name} of shape (..., B, C) and targets of shape (B,), got {tuple(scores.shape)} and "
-            f"{tuple(targets.shape)}: put the classes on the last axis and the examples on the one before"
-        )
-    if 0 in scores.shape[-2:]:
-        raise ValueError(
-            f"expected at least one example and one class, got {name} of shape {tuple(scores.shape)}: "
-            "a mean over nothing has no value"
-        )
-    if scores.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"expected {name} in float32 or float64, got {scores.dtype}: convert with .float()")
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-        raise ValueError(
-            f"expected targets as integer class indices, got {targets.dtype}: convert with .long() (one-hot: "
-            f".argmax(-1))"
-        )
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= scores.shape[-1]:
-        raise ValueError(
-            f"expected targets from 0 to {scores.shape[-1] - 1} for {scores.shape[-1]} classes, got {low} to {high}: "
-            "number the classes from 0 and drop examples without a label"
-        )
-
-
-def _check_probs(probs: Tensor) -> None:
-    if bool(((probs < -1e-3) | (probs > 1 + 1e-3)).any()):  # beyond any rounding, yet NaN passes
-        raise ValueError(
-            f"expected probabilities in [0, 1], got values from {probs.min().item():.4g} to {probs.max().item():.4g}: "
-            "take softmax of logits, or exp of log-probabilities"
-        )

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import spread
+from . import checks, spread
 
 PAIRS_UP_TO = 512  # components: beyond, the pairs of the CRPS cost more than the grid of `spread`
 
@@ -23,8 +23,18 @@ def rmse(mean: Tensor, targets: Tensor) -> Tensor:
     >>> rmse(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.tensor([3.0, 4.0])).square().tolist()  # two members
     [12.5, 0.0]
     """
-    _check_shape("mean", mean, targets)
+    checks.real("mean", mean, targets)
     return (mean - targets).square().mean(_axes(targets)).sqrt()
+
+
+def mae(mean: Tensor, targets: Tensor) -> Tensor:
+    """Mean absolute error, (1/n) Σ |mean − target| over all n elements of the targets.
+
+    >>> mae(torch.tensor([[0.0, 0.0], [3.0, 5.0]]), torch.tensor([3.0, 4.0])).tolist()  # two members
+    [3.5, 0.5]
+    """
+    checks.real("mean", mean, targets)
+    return (mean - targets).abs().mean(_axes(targets))
 
 
 def coverage(lower: Tensor, upper: Tensor, targets: Tensor) -> Tensor:
@@ -33,19 +43,23 @@ def coverage(lower: Tensor, upper: Tensor, targets: Tensor) -> Tensor:
     >>> coverage(torch.zeros(4), torch.ones(4), torch.tensor([-0.5, 0.0, 0.5, 1.0])).item()
     0.75
     """
-    _check_shape("lower", lower, targets)
-    if upper.shape != lower.shape:
-        raise ValueError(
-            f"expected upper of the shape of lower, got {tuple(upper.shape)} and {tuple(lower.shape)}: "
-            "give one pair of bounds per prediction"
-        )
-    crossed = int((lower > upper).sum())
-    if crossed:
-        raise ValueError(
-            f"expected lower <= upper everywhere, got {crossed} of {lower.numel()} the other way round: "
-            "swap the two, or sort crossing quantiles"
-        )
-    return ((lower <= targets) & (targets <= upper)).to(lower.dtype).mean(_axes(targets))
+    _check_bounds(lower, upper, targets)
+    held = ((lower <= targets) & (targets <= upper)).to(lower.dtype)
+    return torch.where(lower.isnan() | upper.isnan() | targets.isnan(), torch.nan, held).mean(_axes(targets))
+
+
+def interval_width(lower: Tensor, upper: Tensor, targets: Tensor) -> Tensor:
+    """Mean width of intervals, (1/n) Σ (upper − lower), to be read beside their `coverage`: of two with equal
+    coverage, the narrower is better.
+
+    Of the targets only the shape counts: it tells the axes of examples and outputs, which are averaged, from those of
+    members, which are kept.
+
+    >>> interval_width(torch.zeros(2, 3), torch.tensor([[1.0, 1.0, 4.0], [0.0, 0.0, 3.0]]), torch.zeros(3)).tolist()
+    [2.0, 1.0]
+    """
+    _check_bounds(lower, upper, targets)
+    return (upper - lower).mean(_axes(targets))
 
 
 def crps_gaussian(mean: Tensor, sd: Tensor, targets: Tensor) -> Tensor:
@@ -100,27 +114,23 @@ def _axes(targets: Tensor) -> tuple[int, ...]:
     return tuple(range(-targets.ndim, 0))
 
 
-def _check_shape(name: str, values: Tensor, targets: Tensor) -> None:
-    if targets.ndim == 0 or targets.numel() == 0:
+def _check_bounds(lower: Tensor, upper: Tensor, targets: Tensor) -> None:
+    checks.real("lower", lower, targets)
+    if upper.shape != lower.shape:
         raise ValueError(
-            f"expected targets of shape (B,) or (B, D) with at least one element, got {tuple(targets.shape)}: "
-            "a mean over nothing has no value, and one target is a batch of one"
+            f"expected upper of the shape of lower, got {tuple(upper.shape)} and {tuple(lower.shape)}: "
+            "give one pair of bounds per prediction"
         )
-    if values.shape[-targets.ndim :] != targets.shape:
+    crossed = int((lower > upper).sum())
+    if crossed:
         raise ValueError(
-            f"expected {name} of shape (..., {', '.join(map(str, targets.shape))}) for targets of shape "
-            f"{tuple(targets.shape)}, got {tuple(values.shape)}: squeeze or add the axis that differs"
+            f"expected lower <= upper everywhere, got {crossed} of {lower.numel()} the other way round: "
+            "swap the two, or sort crossing quantiles"
         )
-    _check_float(name, values)
-
-
-def _check_float(name: str, values: Tensor) -> None:
-    if values.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"expected {name} in float32 or float64, got {values.dtype}: convert with .float()")
 
 
 def _check_gaussian(mean: Tensor, sd: Tensor) -> None:
-    _check_float("mean", mean)
+    checks.floats("mean", mean)
     if sd.dtype != mean.dtype:
         raise ValueError(f"expected mean and sd of one dtype, got {mean.dtype} and {sd.dtype}: convert one of them")
     if sd.numel() > 0 and float(sd.min()) < 0:

@@ -1,8 +1,23 @@
 """From a posterior to predictions: running samples on inputs, and what follows from their outputs."""
 
 from .classes import ClassPredictive
+from .counts import CountPredictive
+from .crps import crps
 from .forward import Draws, forward
+from .labels import LabelPredictive
+from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
 
-__all__ = ["ClassPredictive", "Draws", "Predictive", "RealPredictive", "forward", "make_predictive"]
+__all__ = [
+    "ClassPredictive",
+    "CountPredictive",
+    "Draws",
+    "LabelPredictive",
+    "NumberPredictive",
+    "Predictive",
+    "RealPredictive",
+    "crps",
+    "forward",
+    "make_predictive",
+]

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from ..core.noise import Noise
 from ..problem.likelihoods import ClassLikelihood
 from .predictive import Predictive, weighted
 
@@ -58,18 +57,9 @@ class ClassPredictive(Predictive):
     def _member_entropy(self) -> Tensor:
         return weighted(self.member_mass()[0], entropy(self.member_probs))
 
-    def log_prob(self, targets: Tensor) -> Tensor:
-        m, s = self.outputs.shape[:2]
-        index = targets.long().to(self.outputs.device).expand(m, s, *targets.shape).unsqueeze(-1)
-        picked = self.log_probs.gather(-1, index).squeeze(-1)  # (M, S, B, ...)
-        joint = picked.flatten(3).sum(3) if picked.dim() > 3 else picked
-        return torch.logsumexp(joint + self.mass.log()[..., None], (0, 1))
-
-    def sample(self, n: int, seed: int = 0) -> Tensor:
-        noise = Noise.seed(seed, self.outputs.device)
-        edges = self.log_probs[self.choose(n, noise.split("component"))].exp().cumsum(-1)  # (n, B, ..., C)
-        u = noise.split("within").uniform(edges[..., :1]) * edges[..., -1:]  # below the last edge
-        return (edges <= u).sum(-1).clamp(max=edges.shape[-1] - 1)
+    def log_densities(self, targets: Tensor) -> Tensor:
+        index = targets.long().expand(*self.outputs.shape[:2], *targets.shape).unsqueeze(-1)
+        return self.log_probs.gather(-1, index).squeeze(-1)
 
     def to_distribution(self) -> Categorical:
         return Categorical(probs=self.probs, validate_args=False)

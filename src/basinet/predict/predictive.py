@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from ..core.noise import Noise
 from ..core.tree import Params, take
-from ..problem.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
+from ..problem.likelihoods import ClassLikelihood, CountLikelihood, LabelLikelihood, Likelihood, RealLikelihood
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +87,29 @@ class Predictive(ABC):
         return self.between + self.within
 
     @abstractmethod
-    def log_prob(self, targets: Tensor) -> Tensor:
-        """The exact log density of the mixture at each target, (B,): densities are averaged, not their logarithms."""
+    def log_densities(self, targets: Tensor) -> Tensor:
+        """The log density of each element of the targets under each sample, (M, S, B, ...)."""
 
-    @abstractmethod
+    @final
+    def log_prob(self, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The exact log density of the mixture at each target, (B,): densities are averaged, not their logarithms.
+
+        The elements of a target are one event: their densities are multiplied under each sample. `mask`, in the shape
+        of the targets, is true for those that count.
+        """
+        each = self.log_densities(targets.to(self.outputs.device))
+        if mask is not None:
+            each = torch.where(mask.to(each.device).reshape(each.shape[2:]), each, 0.0)
+        joint = each.reshape(*each.shape[:3], -1).sum(-1)
+        return torch.logsumexp(joint + self.mass.log()[..., None], (0, 1))
+
+    @final
     def sample(self, n: int, seed: int = 0) -> Tensor:
         """`n` targets drawn for each input, (n, B, ...)."""
+        noise = Noise.seed(seed, self.outputs.device)
+        m, s, b = self.choose(n, noise.split("component"))
+        learned = {k: v[m, s] for k, v in self.learned.items()}
+        return self.likelihood.sample(self.outputs[m, s, b], learned, noise.split("within"))
 
     @abstractmethod
     def to_distribution(self) -> Distribution:
@@ -119,13 +136,21 @@ def make_predictive(
 ) -> Predictive:
     """The predictive that fits the likelihood."""
     from .classes import ClassPredictive
+    from .counts import CountPredictive
+    from .labels import LabelPredictive
     from .real import RealPredictive
 
-    if isinstance(likelihood, ClassLikelihood):
-        return ClassPredictive(outputs, likelihood, learned, weights)
-    if isinstance(likelihood, RealLikelihood):
-        return RealPredictive(outputs, likelihood, learned, weights)
-    raise TypeError(f"expected a ClassLikelihood or a RealLikelihood, got {type(likelihood).__name__}")
+    kinds: tuple[tuple[type[Likelihood], type[Predictive]], ...] = (
+        (ClassLikelihood, ClassPredictive),
+        (LabelLikelihood, LabelPredictive),
+        (RealLikelihood, RealPredictive),
+        (CountLikelihood, CountPredictive),
+    )
+    for kind, made in kinds:
+        if isinstance(likelihood, kind):
+            return made(outputs, likelihood, learned, weights)
+    names = ", ".join(kind.__name__ for kind, _ in kinds)
+    raise TypeError(f"expected one of {names}, got {type(likelihood).__name__}")
 
 
 def weighted(mass: Tensor, values: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class Conjugate:
     def predictive(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Exact mean and variance of targets at inputs (B, d): x'mu and x' Lambda^-1 x + sigma^2."""
         likelihood = self.problem.likelihood
-        assert isinstance(likelihood, Gaussian)
+        assert isinstance(likelihood, Gaussian) and isinstance(likelihood.noise, float)
         spread = torch.einsum("bi,ij,bj->b", inputs, self.covariance, inputs)
         return inputs @ self.mean, spread + likelihood.noise**2
 

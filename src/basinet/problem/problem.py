@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     index: Tensor  # type: ignore[assignment]  # (B,) positions in the data
     step: Tensor  # (), this member's own clock: steps done before this one
     total: int  # N, the number of examples the posterior conditions on
-    weights: Tensor | None = None  # (B,) example weights
+    weights: Tensor | None = None  # (B,), one an example, or in the shape of the targets, one an element
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +91,12 @@ class Problem:
     def log_likelihood(
         self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "eval"
     ) -> tuple[Tensor, Params]:
-        """The plain sum over the batch of w_n log p(y_n | x_n, theta): neither scaled nor tempered."""
+        """The plain sum over the batch of w_n log p(y_n | x_n, theta): neither scaled nor tempered. Weights may be one
+        an element of the targets; those of zero are a mask."""
         network, learned = self.split(params)
         outputs, buffers = self.network(network, buffers, batch.inputs, noise, mode)
-        each = self.likelihood.log_prob(outputs, batch.targets, learned)
-        return (each if batch.weights is None else batch.weights * each).sum(), buffers
+        each = self.likelihood.log_density(outputs, batch.targets, learned)
+        return (each if batch.weights is None else _along(batch.weights, each) * each).sum(), buffers
 
     def log_prior(self, params: Params) -> Tensor:
         """The log prior density of the network's parameters."""
@@ -134,3 +135,13 @@ class Problem:
                 f"{leaves(few)[0].shape[0]} examples"
             )
         self.likelihood.check(outputs, data.targets)
+
+
+def _along(weights: Tensor, each: Tensor) -> Tensor:
+    """Weights of examples or of elements, ready to multiply the log densities of elements (B, ...)."""
+    if weights.dim() > each.dim():
+        raise ValueError(
+            f"expected one weight an example, got weights {tuple(weights.shape)} for log densities "
+            f"{tuple(each.shape)}: this likelihood is no product over the elements of the targets"
+        )
+    return weights.reshape(weights.shape + (1,) * (each.dim() - weights.dim()))

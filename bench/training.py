@@ -1,0 +1,242 @@
+"""Training an ensemble end to end through `bn.fit`, against a plain eager PyTorch loop over members, in one run.
+
+    python bench/training.py --device cpu               the rows for two CPU cores
+    python bench/training.py --device cuda --folder DIR the rows for a GPU (DIR holds mnist.npz and cifar10_train_a.npz)
+
+Both sides have the data on the device, the same network, batch size, optimiser (torch's default Adam in the loop) and
+precision. A row is the ratio of the time of an epoch of all members; the loop's time is that of one member times M.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import basinet as bn
+from basinet.data import CropFlip
+from basinet.networks import MLP, ResNet, WideResNet
+
+
+class Row(NamedTuple):
+    name: str
+    net: Callable[[], nn.Module]
+    data: str
+    members: int
+    batch: int
+    epochs: int
+    target: float | None  # times faster than the loop, from the issue or performance.md
+
+
+def small_cnn() -> nn.Module:
+    """Two convolutions and two dense layers with batch norm, for 28 x 28 images."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def mlp_784() -> nn.Module:
+    return MLP(784, 10, hidden=(200, 200, 200))
+
+
+def mlp_64() -> nn.Module:
+    return MLP(64, 10, hidden=(200, 200))
+
+
+ROWS = {
+    "cuda": [
+        Row("MLP 784-200x3-10", mlp_784, "mnist", 10, 128, 4, None),
+        Row("MLP 784-200x3-10", mlp_784, "mnist", 100, 128, 4, 100.0),
+        Row("MLP 784-200x3-10", mlp_784, "mnist", 1000, 128, 3, None),
+        Row("CNN", small_cnn, "mnist", 10, 128, 4, 12.0),
+        Row("ResNet-20", ResNet, "cifar", 8, 128, 4, 7.0),
+        Row("WRN-16-4", WideResNet, "cifar", 4, 128, 3, 4.5),
+    ],
+    "cpu": [
+        Row("MLP 64-200-200-10, digits", mlp_64, "digits", 10, 128, 30, 1 / 0.45),
+        Row("MLP 64-200-200-10, 20,000 examples", mlp_64, "synthetic", 10, 128, 4, 1 / 0.50),
+        Row("CNN", small_cnn, "images", 5, 128, 3, 1 / 0.87),
+    ],
+}
+
+
+def load(name: str, folder: Path | None) -> tuple[bn.Data, bn.Data]:
+    """Training data and test data."""
+    g = torch.Generator().manual_seed(0)
+    if name == "digits":
+        splits = bn.datasets.load("digits")
+        return splits.train, splits.test
+    if name == "synthetic":
+        x = torch.randn(22_000, 64, generator=g)
+        data = bn.Data(x, (x[:, :10] + x[:, 10:20] * x[:, 20:30]).argmax(-1))
+        return data.take(slice(0, 20_000)), data.take(slice(20_000, None))
+    if name == "images":
+        x = torch.rand(2_200, 1, 28, 28, generator=g)
+        data = bn.Data(x, (x.flatten(1)[:, :780].reshape(-1, 10, 78).mean(-1)).argmax(-1))
+        return data.take(slice(0, 2_000)), data.take(slice(2_000, None))
+    if folder is None:
+        raise SystemExit(f"the rows on {name} need --folder")
+    if name == "mnist":
+        splits = bn.datasets.load("mnist", folder=folder)
+        return splits.train, splits.test
+    z = np.load(folder / "cifar10_train_a.npz")
+    p = np.cumsum(np.cumsum(z["d"], -1, dtype=np.uint8), -2, dtype=np.uint8)
+    images = torch.from_numpy(np.stack([p[1] + p[0], p[0], p[2] + p[0]], 1)).float() / 255
+    images = (images - images.mean((0, 2, 3), keepdim=True)) / images.std((0, 2, 3), keepdim=True)
+    data = bn.Data(images, torch.from_numpy(z["y"]).long())
+    return data.take(slice(0, 20_000)).augmented(CropFlip(padding=4)), data.take(slice(20_000, None))
+
+
+def sync(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def eager_loop(
+    row: Row, train: bn.Data, test: bn.Data, device: str, autocast: torch.dtype | None, seed: int
+) -> tuple[float, float]:
+    """Seconds an epoch and test accuracy of ONE member in a plain loop."""
+    torch.manual_seed(seed)
+    net = row.net().to(device).train()
+    x, y = train.inputs.to(device), train.targets.to(device)
+    steps = row.epochs * train.n // row.batch
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=1 / train.n)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    times = []
+    for epoch in range(row.epochs):
+        sync(device)
+        began = time.perf_counter()
+        order = torch.randperm(train.n, device=device)
+        for i in range(0, train.n - row.batch + 1, row.batch):
+            rows = order[i : i + row.batch]
+            inputs = x[rows]
+            if train.augment is not None:
+                inputs = plain_crop_flip(inputs)
+            optimizer.zero_grad()
+            with torch.autocast(device, autocast, enabled=autocast is not None):
+                loss = F.cross_entropy(net(inputs), y[rows])
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        sync(device)
+        times.append(time.perf_counter() - began)
+        del epoch
+    net.eval()
+    with torch.no_grad():
+        found = [net(part.to(device)).argmax(-1).cpu() for part in test.inputs.split(1000)]
+    return min(times[1:] or times), float((torch.cat(found) == test.targets).float().mean())
+
+
+def plain_crop_flip(x: torch.Tensor) -> torch.Tensor:
+    """Crop with padding and flip, as a batched tensor operation with torch's own generator."""
+    b, c, h, w = x.shape
+    padded = F.pad(x, (4, 4, 4, 4))
+    rows = torch.randint(0, 9, (b, 1), device=x.device) + torch.arange(h, device=x.device)
+    columns = torch.arange(w, device=x.device).expand(b, w)
+    columns = torch.where(torch.rand(b, 1, device=x.device) < 0.5, w - 1 - columns, columns)
+    columns = columns + torch.randint(0, 9, (b, 1), device=x.device)
+    tall = padded.gather(2, rows[:, None, :, None].expand(b, c, h, w + 8))
+    return tall.gather(3, columns[:, None, None, :].expand(b, c, h, w))
+
+
+def through_basinet(
+    row: Row, train: bn.Data, test: bn.Data, device: str, autocast: torch.dtype | None
+) -> dict[str, object]:
+    """Seconds an epoch of all members, the accuracy of single members, and what the engine chose."""
+    problem = bn.Problem(row.net, bn.likelihoods.Categorical())
+    optimizer = bn.optim.Adam(lr=bn.optim.Cosine(peak=1e-3))
+    recipe = bn.MAP(epochs=row.epochs, batch_size=row.batch, optimizer=optimizer)
+    stamps: dict[int, float] = {}
+    lines: list[str] = []
+
+    def observe(event: bn.Event) -> None:
+        sync(device)
+        stamps[event.step] = time.perf_counter()
+
+    import logging
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logging.getLogger("basinet").addHandler(keep := Keep())
+    logging.getLogger("basinet").setLevel(logging.INFO)
+    began = time.perf_counter()
+    posterior = bn.fit(
+        recipe,
+        problem,
+        train,
+        members=row.members,
+        observe=observe,
+        engine=bn.Engine(device=device, autocast=autocast, progress=False),
+    )
+    total = time.perf_counter() - began
+    logging.getLogger("basinet").removeHandler(keep)
+    at = sorted(stamps)
+    per_epoch = train.n // row.batch
+    epochs = [(stamps[b] - stamps[a]) / (b - a) * per_epoch for a, b in zip(at, at[1:])]
+    looped = " loop" in lines[0]
+    if looped:  # members run one after another: stamps are of the last member
+        epochs = [(posterior.info["seconds"]) / row.epochs]
+    predictive = posterior[: min(row.members, 20)].predict(test.inputs)
+    right = (predictive.log_probs[:, 0].argmax(-1).cpu() == test.targets).float().mean(-1)
+    return {
+        "epoch": min(epochs),
+        "total": total,
+        "accuracy": float(right.mean()),
+        "accuracy_sd": float(right.std()) if len(right) > 1 else 0.0,
+        "said": lines[0],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rows", default="", help="only rows whose name and members contain this")
+    parser.add_argument("--seeds", type=int, default=2, help="members of the eager loop that are trained")
+    options = parser.parse_args()
+    device = options.device
+    autocast = torch.bfloat16 if device == "cuda" else None
+    if device == "cuda":
+        print(torch.cuda.get_device_name(), torch.__version__)
+    for row in ROWS[device]:
+        if options.rows not in f"{row.name} {row.members}":
+            continue
+        train, test = load(row.data, options.folder)
+        ours = through_basinet(row, train, test, device, autocast)
+        eager = [eager_loop(row, train, test, device, autocast, seed) for seed in range(options.seeds)]
+        one = min(e[0] for e in eager)
+        faster = one * row.members / ours["epoch"]
+        record = {
+            "bench": "training", "device": device, "row": row.name, "members": row.members, "n": train.n, "batch": row.batch,
+            "epochs": row.epochs, "eager_one_member_epoch": one, "basinet_all_members_epoch": ours["epoch"], "times_faster": faster,
+            "epoch_over_one_eager_member": ours["epoch"] / one, "target": row.target, "met": row.target is None or faster >= row.target,
+            "accuracy": ours["accuracy"], "accuracy_sd": ours["accuracy_sd"], "eager_accuracy": [e[1] for e in eager],
+            "said": ours["said"], "basinet_total_seconds": ours["total"],
+            "versions": {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        }  # fmt: skip
+        target = "" if row.target is None else f" (target {row.target:.3g}x)"
+        print(f"{row.name:36} M={row.members:<5} {faster:7.2f}x the eager loop{target}; {ours['epoch'] / one:.3f} of one eager member's epoch; "
+              f"accuracy {ours['accuracy']:.4f} against {sum(e[1] for e in eager) / len(eager):.4f}", flush=True)  # fmt: skip
+        print("   ", ours["said"], flush=True)
+        if options.out is not None:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            with options.out.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The whole way from a table to inputs and targets, and from predictions back: fitted once, saved with a posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.registry import Saved
+from .columns import Column
+from .data import Data
+from .table import Table
+from .targets import Classes, Target
+from .values import listed
+
+if TYPE_CHECKING:
+    from ..predict import Predictive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder(Saved):
+    """Columns and target as they were in training. Holds names and numbers alone, so it saves as JSON.
+
+    Columns are found by name: their order does not matter, and columns that were not there in training are ignored.
+    """
+
+    kind: ClassVar[str] = "encoder"
+
+    target: Target
+    columns: tuple[Column, ...]
+    unused: tuple[str, ...] = ()  # columns of the training file that are not inputs
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """A name for each input of the network."""
+        return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The classes in order; None for regression."""
+        return self.target.values if isinstance(self.target, Classes) else None
+
+    def data(self, table: Table) -> Data:
+        """Inputs and targets."""
+        return Data(self.inputs(table), self.targets(table))
+
+    def inputs(self, table: Table) -> Tensor:
+        """(N, inputs) in torch's default dtype."""
+        if gone := [column.name for column in self.columns if column.name not in table.columns]:
+            raise ValueError(
+                f"{table.name}: expected the columns of training, got none named {listed(gone)}; "
+                f"there are {listed(table.columns)}"
+            )
+        parts = [c.encode(table.columns[c.name], f"{table.name}: column {c.name!r}") for c in self.columns]
+        return torch.from_numpy(np.concatenate(parts, 1)).to(torch.get_default_dtype())
+
+    def targets(self, table: Table) -> Tensor:
+        """(N,) class indices, or (N, 1) standardised numbers."""
+        name = self.target.name
+        return self.target.encode(table.column(name), f"{table.name}: target {name!r}")
+
+    def strangers(self, table: Table) -> tuple[str, ...]:
+        """Columns of the table that training had not."""
+        known = {self.target.name, *self.unused, *(column.name for column in self.columns)}
+        return tuple(name for name in table.columns if name not in known)
+
+    def predictions(self, predictive: Predictive, level: float = 0.9) -> dict[str, Any]:
+        """Columns, one row an input, in the target's own units and names.
+
+        Regression: mean, sd, its parts aleatoric and epistemic (variances), and low and high, the central interval
+        that holds `level`. Classes: class (the most probable), entropy and its parts aleatoric and epistemic, and a
+        probability p_NAME for each class.
+        """
+        return self.target.predictions(predictive, level)
+
+    def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
+        """What `bn.score` gives for the encoded targets, in the target's own units; the NLL too, by + log sd."""
+        return self.target.scores(scores)

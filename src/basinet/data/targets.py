@@ -1,0 +1,143 @@
+"""The target column of a table: how it becomes targets, and how predictions and scores return to its own terms."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.registry import Saved
+from .columns import moments, standardised
+from .values import Values, listed, missing, numbers, refuse, texts
+
+if TYPE_CHECKING:
+    from ..predict import ClassPredictive, RealPredictive
+
+_POWERS = {  # of the target's unit, in a score; the others have none
+    **dict.fromkeys(("rmse", "mae", "crps", "width_90", "interval_width"), 1),
+    **dict.fromkeys(("mse", "variance", "aleatoric", "epistemic", "between", "within"), 2),
+}
+
+
+class Target(Saved, kind="target"):
+    """The target column. `name` is that of the file."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """How many outputs a network needs for it."""
+
+    @abstractmethod
+    def encode(self, values: Values, label: str) -> Tensor:
+        """(N,) class indices, or (N, 1) standardised numbers. `label` says in errors whose values they are."""
+
+    @abstractmethod
+    def predictions(self, predictive: Any, level: float) -> dict[str, Any]:
+        """Columns, one row an input, in the target's own terms."""
+
+    @abstractmethod
+    def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
+        """What `bn.score` says of standardised targets, in the target's own units."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes(Target):
+    """A target that is one of several names."""
+
+    name: str
+    values: tuple[str, ...]  # class k is values[k]
+
+    @property
+    def outputs(self) -> int:
+        return len(self.values)
+
+    def encode(self, values: Values, label: str) -> Tensor:
+        found = texts(values)
+        refuse_missing_targets(values, label)
+        place = {value: k for k, value in enumerate(self.values)}
+        index = np.array([place.get(v, -1) for v in found], np.int64)  # type: ignore[arg-type]
+        expected = f"expected classes that were there in training ({listed(self.values, 10)})"
+        refuse(index < 0, np.array(found, object), label, expected)
+        return torch.from_numpy(index)
+
+    def predictions(self, predictive: ClassPredictive, level: float) -> dict[str, Any]:
+        """The most probable class, entropy = aleatoric + epistemic in nats, and the probability of each class."""
+        probs = predictive.probs.double().cpu().numpy()
+        parts = {"entropy": predictive.entropy, "aleatoric": predictive.aleatoric, "epistemic": predictive.epistemic}
+        return {
+            "class": [self.values[k] for k in probs.argmax(1)],
+            **{name: x.double().cpu().numpy() for name, x in parts.items()},
+            **{f"p_{value}": probs[:, k] for k, value in enumerate(self.values)},
+        }
+
+    def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
+        return dict(scores)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Real(Target):
+    """A target that is a number. The network sees z = (y - mean) / sd.
+
+    Back in units of y: means and quantiles q become mean + sd q, standard deviations and errors are multiplied by sd,
+    variances by sd^2, and since p(y) = p(z) / sd, the negative log likelihood grows by log sd.
+    """
+
+    name: str
+    mean: float  # of the training rows
+    sd: float  # of the training rows, divisor N; 1 where they are all equal
+
+    @staticmethod
+    def fit(name: str, values: Values, label: str) -> Real:
+        """From the training rows."""
+        mean, sd = moments(numbers(values, label), label)
+        return Real(name=name, mean=mean, sd=sd)
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    def encode(self, values: Values, label: str) -> Tensor:
+        refuse_missing_targets(values, label)
+        z = standardised(numbers(values, label), self.mean, self.sd, values, label)
+        return torch.from_numpy(z).to(torch.get_default_dtype()).unsqueeze(-1)
+
+    def predictions(self, predictive: RealPredictive, level: float) -> dict[str, Any]:
+        """Mean, sd (its square is aleatoric + epistemic), and the central interval that holds `level`."""
+        low, high = (self.back(q) for q in predictive.interval(level))
+        aleatoric, epistemic = (self.sd**2 * _column(x) for x in (predictive.aleatoric, predictive.epistemic))
+        return {
+            "mean": self.back(predictive.mean),
+            "sd": np.sqrt(aleatoric + epistemic),
+            "aleatoric": aleatoric,
+            "epistemic": epistemic,
+            "low": low,
+            "high": high,
+        }
+
+    def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
+        found = {name: value * self.sd ** _POWERS.get(name, 0) for name, value in scores.items()}
+        return found | {"nll": scores["nll"] + math.log(self.sd)}
+
+    def back(self, z: Tensor) -> np.ndarray:
+        """(N,) standardised values in units of the target."""
+        return self.mean + self.sd * _column(z)
+
+
+def refuse_missing_targets(values: Values, label: str) -> None:
+    """A target is never filled in."""
+    gone = missing(values)
+    if gone.any():
+        rows = f"{int(gone.sum()):,} missing, the first in row {int(gone.argmax()) + 1}"
+        raise ValueError(f"{label}: expected a target in every row, got {rows}; take those rows out of the file")
+
+
+def _column(x: Tensor) -> np.ndarray:
+    return x.detach().double().cpu().reshape(len(x)).numpy()

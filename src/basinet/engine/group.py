@@ -1,0 +1,300 @@
+"""A group of members from start to finish: reports, validation, early stopping, restarts, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.lift import lift
+from ..core.noise import Noise
+from ..core.tree import Point, leaves, take, tree_map
+from ..data import Data
+from ..families import Family
+from ..problem import Batch, Problem
+from .checkpoint import Checkpoints
+from .kernels import Kernel
+from .method import Method, Schedule
+from .progress import Progress
+
+SEGMENTS = 100  # at most so many reports a run
+EVALUATE = 1000  # validation examples a pass
+ATTEMPTS = 3  # a member that diverges starts anew so often, counting the first
+
+
+class Member(NamedTuple):
+    """Who a member is, wherever it stands in a posterior: the seed of the run that made it, and its number there."""
+
+    seed: int
+    k: int
+
+
+class Event(NamedTuple):
+    """What `observe` is called with, about once an epoch."""
+
+    method: str
+    members: tuple[Member, ...]  # those that are reported
+    step: int  # steps done
+    steps: int  # steps planned
+    loss: Tensor  # (g,), mean over the last steps
+    val_nll: Tensor | None  # (g,), per validation example
+
+
+Observer = Callable[[Event], None]
+
+
+class Trained(NamedTuple):
+    """A member that is done."""
+
+    position: int  # in the list of members asked for
+    family: Family | None  # None: it diverged at every attempt
+    curves: dict[str, list[float]]  # step, loss, val_nll with validation data; seconds it took
+
+
+class Slot:
+    """Where one member stands."""
+
+    def __init__(self, member: Member, point: Callable[[int], Point], key: Tensor, position: int) -> None:
+        self.member, self.point, self.root, self.position = member, point, key, position
+        self.clock = self.attempt = self.boundary = 0
+        self.loss, self.finished = 0.0, False
+        self.best, self.waited = float("inf"), 0
+        self.curves: dict[str, list[float]] = {"step": [], "loss": []}
+
+    def key(self) -> Tensor:
+        """The key of the attempt that is under way."""
+        return self.root if self.attempt == 0 else Noise(self.root).split("attempt").split(self.attempt).key
+
+    def restart(self) -> None:
+        """Forgets what it did, and begins another attempt."""
+        self.clock = self.boundary = 0
+        self.loss, self.best, self.waited = 0.0, float("inf"), 0
+        self.attempt += 1
+        self.curves = {"step": [], "loss": []}
+
+    def memory(self) -> dict[str, Any]:
+        """What a checkpoint holds of it, as JSON."""
+        names = ("clock", "attempt", "boundary", "loss", "finished", "best", "waited", "curves")
+        return {name: getattr(self, name) for name in names}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """The inverse of `memory`."""
+        for name, value in memory.items():
+            setattr(self, name, value)
+
+
+class Run(NamedTuple):
+    """What all groups of a run share."""
+
+    method: Method
+    problem: Problem
+    data: Data | None
+    val: Data | None
+    schedule: Schedule
+    progress: Progress
+    observe: Observer | None
+    checkpoints: Checkpoints
+
+
+def run_group(run: Run, kernel: Kernel, slots: Sequence[Slot]) -> Iterator[Trained]:
+    """Trains the members of a group and yields each as it finishes."""
+    group = _Group(run, kernel, slots)
+    try:
+        yield from group.train()
+    except KeyboardInterrupt:
+        group.checkpoint(force=True)
+        raise
+
+
+def finish_only(run: Run, slot: Slot) -> Trained:
+    """A member of a method that makes no steps."""
+    began = time.perf_counter()
+    noise = Noise(slot.key())
+    state = run.method.init(slot.point(0), run.problem, noise.split("init"))
+    family = _finish(run, slot, state, None)
+    return Trained(slot.position, family, {"step": [], "loss": [], "seconds": [time.perf_counter() - began]})
+
+
+class _Group:
+    def __init__(self, run: Run, kernel: Kernel, slots: Sequence[Slot]) -> None:
+        self.run, self.kernel, self.slots = run, kernel, slots
+        self.name = f"{slots[0].member.seed}-{slots[0].member.k:05d}-{len(slots)}"
+        kernel.begin([s.member.k for s in slots], [s.point(0) for s in slots], torch.stack([s.key() for s in slots]))
+        self.patience = getattr(run.method, "patience", None)
+        self.kept_best: Any = None  # the states at the lowest validation NLL, with early stopping
+        self.spent = 0.0
+
+    def train(self) -> Iterator[Trained]:
+        self._resume()
+        length = segment(self.run.schedule, self.run.data)
+        began = time.perf_counter() - self.spent
+        while any(not s.finished for s in self.slots):
+            going = [s for s in self.slots if not s.finished]
+            count = min(self._next(s, length) - s.clock for s in going)
+            losses = self.kernel.advance([s.clock for s in self.slots], count).tolist()
+            for slot, loss in zip(self.slots, losses):
+                slot.clock += count
+                slot.loss += loss
+            self.spent = time.perf_counter() - began
+            yield from self._report([j for j, s in enumerate(self.slots) if self._at_boundary(s, length)])
+            self.checkpoint()
+        self.run.checkpoints.remove(self.name)
+
+    def checkpoint(self, force: bool = False) -> None:
+        """Saves where all members stand, if it is time."""
+        if not self.run.checkpoints.due(force) or all(s.finished for s in self.slots):
+            return
+        trees = {"state": self.kernel.states(), "best": self.kept_best, "bank": self.kernel.bank.contents()}
+        slots = [s.memory() | {"member": list(s.member)} for s in self.slots]
+        self.run.checkpoints.write(
+            self.name, trees, {"slots": slots, "spent": self.spent, "bank": self.kernel.bank.structure()}
+        )
+
+    def _resume(self) -> None:
+        shape = {"state": self.kernel.states(), "best": self.kernel.states(), "bank": None}
+        found = self.run.checkpoints.read(self.name, shape)
+        if found is None:
+            return
+        trees, meta = found
+        for j, (slot, memory) in enumerate(zip(self.slots, meta["slots"])):
+            slot.recall({k: v for k, v in memory.items() if k != "member"})
+            if slot.attempt:
+                self.kernel.rekey(j, slot.key())
+            self.kernel.put(j, take(trees["state"], j))
+        self.kept_best, self.spent = trees["best"], meta["spent"]
+        self.kernel.bank.restore(trees["bank"], meta["bank"])
+        self.run.progress.say(f"going on from step {max(s.clock for s in self.slots):,}, where the last run stopped")
+
+    def _next(self, slot: Slot, length: int) -> int:
+        return min(slot.boundary + length, self.run.schedule.steps)
+
+    def _at_boundary(self, slot: Slot, length: int) -> bool:
+        return not slot.finished and slot.clock == self._next(slot, length)
+
+    def _report(self, due: list[int]) -> Iterator[Trained]:
+        """Curves, restarts, early stopping and the end, for the members that are at a report."""
+        if not due:
+            return
+        run = self.run
+        val_nll = None if run.val is None else self._validate(run.val)
+        means = []
+        for j in due:
+            slot = self.slots[j]
+            means.append(slot.loss / (slot.clock - slot.boundary))
+            steps_made = slot.clock - slot.boundary
+            slot.boundary, slot.loss = slot.clock, 0.0
+            slot.curves["step"].append(float(slot.clock))
+            slot.curves["loss"].append(means[-1])
+            if val_nll is not None:
+                slot.curves.setdefault("val_nll", []).append(val_nll[j])
+            run.progress.advance(steps_made, _shown(means, val_nll))
+        if run.observe is not None:
+            who = tuple(self.slots[j].member for j in due)
+            seen = None if val_nll is None else torch.tensor([val_nll[j] for j in due])
+            step = max(self.slots[j].clock for j in due)
+            run.observe(Event(type(run.method).__name__, who, step, run.schedule.steps, torch.tensor(means), seen))
+        for j, mean in zip(due, means):
+            ended = False
+            if math.isfinite(mean):
+                ended = self._is_done(j, None if val_nll is None else val_nll[j])
+            if not math.isfinite(mean) or (ended and not self._is_finite(j)):
+                failed = self._restart(j)
+                if failed is not None:
+                    yield failed
+            elif ended:
+                yield self._finish(j)
+
+    def _is_done(self, j: int, val_nll: float | None) -> bool:
+        slot, run = self.slots[j], self.run
+        stopped = False
+        if self.patience is not None and val_nll is not None:
+            if val_nll < slot.best:
+                slot.best, slot.waited = val_nll, 0
+                self._keep_best(j)
+            else:
+                slot.waited += 1
+                stopped = slot.waited >= self.patience
+        if type(run.method).done is not Method.done:
+            stopped = stopped or bool(run.method.done(take(self.kernel.states(), j)))
+        return stopped or slot.clock >= run.schedule.steps
+
+    def _is_finite(self, j: int) -> bool:
+        """Whether the point of member j is: the loss of a step does not see what that step did."""
+        point = self.run.method.point(take(self.kernel.states(), j))
+        return all(bool(x.isfinite().all()) for x in leaves(point) if x.is_floating_point())
+
+    def _keep_best(self, j: int) -> None:
+        if self.kept_best is None:
+            self.kept_best = tree_map(torch.clone, self.kernel.states())
+            return
+        row = self.kernel.row(j)
+        tree_map(lambda all_, one: all_[j].copy_(one), self.kept_best, row)
+
+    def _finish(self, j: int) -> Trained:
+        slot = self.slots[j]
+        slot.finished = True
+        early = self.patience is not None and self.kept_best is not None
+        state = tree_map(torch.clone, take(self.kept_best, j)) if early else self.kernel.row(j)
+        began = time.perf_counter()
+        family = _finish(self.run, slot, state, self.kernel.bank.of(j))
+        seconds = self.spent / len(self.slots) + time.perf_counter() - began
+        return Trained(slot.position, family, slot.curves | {"seconds": [seconds]})
+
+    def _restart(self, j: int) -> Trained | None:
+        slot, run = self.slots[j], self.run
+        who, step = f"member {slot.member.k} (seed {slot.member.seed})", slot.clock
+        if slot.attempt + 1 >= ATTEMPTS:
+            slot.finished = True
+            run.progress.say(f"{who} diverged at each of {ATTEMPTS} attempts and is left out")
+            return Trained(slot.position, None, slot.curves | {"seconds": [self.spent / len(self.slots)]})
+        slot.restart()
+        run.progress.say(
+            f"the loss of {who} is not finite after {step} steps: it starts anew, attempt {slot.attempt + 1}"
+        )
+        self.kernel.rekey(j, slot.key())
+        self.kernel.put(j, self.kernel.init(slot.point(slot.attempt), slot.key()))
+        self.kernel.bank.clear(j)
+        return None
+
+    def _validate(self, val: Data) -> list[float] | None:
+        """NLL per validation example of each member."""
+        method, problem = self.run.method, self.run.problem
+        if method.norm == "refresh" and problem.network.norms:
+            return None  # the statistics that belong to the point are not there yet
+
+        def nll(state: Any, inputs: Any, targets: Tensor, weights: Tensor | None) -> Tensor:
+            point = method.point(state)
+            batch = Batch(inputs, targets, targets, torch.zeros(()), val.n, weights)
+            return -problem.log_likelihood(point.params, point.buffers, batch)[0]
+
+        single = len(self.slots) == 1
+        states = self.kernel.states()
+        apply = nll if single else lift(nll, (0, None, None, None))
+        total = torch.zeros(len(self.slots), device=val.targets.device)
+        with torch.no_grad():
+            for begin in range(0, val.n, EVALUATE):
+                part = slice(begin, begin + EVALUATE)
+                inputs, weights = tree_map(lambda x, p=part: x[p], val.inputs), val.weights
+                rows = inputs, val.targets[part], None if weights is None else weights[part]
+                total += apply(take(states, 0) if single else states, *rows).reshape(-1)
+        return (total / val.n).tolist()
+
+
+def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Family:
+    own = None if run.data is None else run.data.member(slot.member.k)
+    return run.method.finish(state, samples, run.problem, own, run.val, Noise(slot.key()).split("finish"))
+
+
+def segment(schedule: Schedule, data: Data | None) -> int:
+    """Steps between reports: an epoch, or more where there would be too many of them."""
+    epoch = 1 if schedule.batch_size is None or data is None else max(1, data.n // schedule.batch_size)
+    return max(epoch, -(-schedule.steps // SEGMENTS))
+
+
+def _shown(losses: Sequence[float], val_nll: Sequence[float] | None) -> str:
+    text = f"loss {sum(losses) / len(losses):.4g}"
+    return text if val_nll is None else f"{text}, val NLL {sum(val_nll) / len(val_nll):.4g}"

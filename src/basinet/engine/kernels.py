@@ -1,0 +1,316 @@
+"""Kernels: how the steps of a group of members are carried out. All give each member the same, up to rounding.
+
+    Eager      step by step: the whole stack in one vectorised call, or one member. Gradient methods use torch's
+               fused optimisers.
+    Captured   the whole step compiled, with gathering, noise and optimiser in it, and recorded as a CUDA graph that
+               is replayed: either one stack, or one compiled step a member on parallel streams in the same graph.
+
+A kernel owns its state and writes into it, so the same kernel serves one group after another.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.lift import lift
+from ..core.noise import Noise
+from ..core.tree import Point, leaves, stack, take, tree_map
+from ..data import Data
+from ..problem import Batch, Problem
+from .bank import Bank
+from .batches import Batches
+from .method import GradientMethod, Info, Method, Schedule
+
+WARM_UP = 3  # steps before a graph is captured: libraries choose their algorithms in them
+
+
+class Kernel(ABC):
+    """Members side by side. `begin` loads a group, `advance` moves it, `row` and `put` read and replace one member."""
+
+    def __init__(
+        self, method: Method, problem: Problem, data: Data, schedule: Schedule, autocast: torch.dtype | None = None
+    ) -> None:
+        self.method, self.problem, self.data, self.schedule, self.autocast = method, problem, data, schedule, autocast
+        self.bank = Bank(0, 0)
+
+    def begin(self, members: Sequence[int], points: Sequence[Point], keys: Tensor) -> None:
+        """Loads a group: member numbers (their index lists), starting points, keys (g, 2)."""
+        self.size = len(members)
+        self.batches = Batches(self.data, list(members), keys, self.schedule.batch_size)
+        self.keys = Noise(keys).split("step").key
+        self.bank = Bank(self.size, self.schedule.bank)
+        self.load(points, keys)
+
+    @abstractmethod
+    def load(self, points: Sequence[Point], keys: Tensor) -> None:
+        """Makes the states before the first step."""
+
+    @abstractmethod
+    def advance(self, clocks: Sequence[int], count: int) -> Tensor:
+        """Makes `count` steps from each member's clock; returns the sum of the losses, (g,)."""
+
+    @abstractmethod
+    def states(self) -> Any:
+        """The states of all members, leaves (g, ...)."""
+
+    @abstractmethod
+    def put(self, j: int, state: Any) -> None:
+        """Replaces the state of member j."""
+
+    def row(self, j: int) -> Any:
+        """A copy of the state of member j."""
+        return tree_map(torch.clone, take(self.states(), j))
+
+    def rekey(self, j: int, key: Tensor) -> None:
+        """Gives member j another key, from which its shuffling and noise follow."""
+        self.batches.rekey(j, key)
+        self.keys[j] = Noise(key).split("step").key
+
+    def init(self, point: Point, key: Tensor) -> Any:
+        """The state of one member before its first step, in memory of its own."""
+        return tree_map(torch.clone, self.method.init(point, self.problem, Noise(key).split("init")))
+
+    def step(
+        self,
+        state: Any,
+        inputs: Any,
+        targets: Tensor,
+        weights: Tensor | None,
+        index: Tensor,
+        key: Tensor,
+        clock: Tensor,
+    ) -> tuple[Any, Info]:
+        """One step of one member."""
+        batch = self.batch(inputs, targets, weights, index, key, clock)
+        with self.precision():
+            return self.method.update(state, batch, self.problem, Noise(key))
+
+    def batch(self, inputs: Any, targets: Any, weights: Any, index: Any, key: Tensor, clock: Any) -> Batch:
+        """What one member sees: the examples, augmented with its own noise."""
+        if self.data.augment is not None:
+            inputs = self.data.augment(inputs, Noise(key).split("augment"))
+        return Batch(inputs, targets, index, clock, self.batches.n, weights)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Autocast, where it was asked for."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.keys.device.type, self.autocast)
+
+    def dims(self, clock: int | None) -> tuple[Any, ...]:
+        """Which arguments of `step` have a member axis."""
+        shared = None if self.batches.shared else 0
+        weighted = None if self.data.weights is None else shared
+        return (0, shared, shared, weighted, shared, 0, clock)
+
+
+class Eager(Kernel):
+    """Step by step, `stacked` or one member; with `compiled`, the function that is lifted is compiled."""
+
+    def __init__(self, *args: Any, stacked: bool, compiled: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.stacked, self.compiled = stacked, compiled
+        self.fused = isinstance(self.method, GradientMethod)
+        self._made: dict[Any, Callable[..., Any]] = {}
+
+    def load(self, points: Sequence[Point], keys: Tensor) -> None:
+        if self.stacked:
+            self.state = lift(self.init)(stack(points), keys)
+        else:
+            self.state = self.init(points[0], keys[0])
+
+    def states(self) -> Any:
+        return self.state if self.stacked else tree_map(lambda x: x.unsqueeze(0), self.state)
+
+    def put(self, j: int, state: Any) -> None:
+        if self.stacked:
+            tree_map(lambda all_, one: all_[j].copy_(one), self.state, state)
+        else:
+            self.state = state
+
+    def advance(self, clocks: Sequence[int], count: int) -> Tensor:
+        device = self.keys.device
+        together = len(set(clocks)) == 1
+        index = self.batches.index(clocks, count)
+        ticks = torch.tensor(clocks, device=device) + torch.arange(count, device=device)[:, None]  # (count, g)
+        keys = Noise(self.keys.unsqueeze(0)).split(ticks).key  # (count, g, 2)
+        if not self.stacked:
+            keys, ticks, index = keys[:, 0], ticks[:, 0], index if self.batches.shared else index[:, 0]
+        elif together:
+            ticks = ticks[:, 0]
+        total = torch.zeros(self.size, device=device)
+        for t in range(count):
+            inputs = (*self.batches.gather(index[t]), index[t], keys[t], ticks[t])
+            info = self._descend(inputs, clocks[0] + t) if self.fused and together else self._update(inputs, together)
+            total += info.loss.reshape(-1)
+            if info.keep is not None:
+                sample = info.sample if self.stacked else tree_map(lambda x: x.unsqueeze(0), info.sample)
+                self.bank.write(info.keep.reshape(-1), sample)
+        return total
+
+    def _update(self, inputs: tuple[Any, ...], together: bool) -> Info:
+        self.state, info = self._lifted("step", self.step, None if together else 0)(self.state, *inputs)
+        return info
+
+    def _descend(self, inputs: tuple[Any, ...], clock: int) -> Info:
+        method = self.method
+        assert isinstance(method, GradientMethod)
+        grads, info = self._lifted("gradient", self._gradient, None)(self.state, *inputs)
+        state, steps = self.state, self.schedule.steps
+        if info.keep is not None:
+            info = info._replace(sample=tree_map(torch.clone, info.sample))  # the step below writes into the params
+        method.optimizer.step_in_place(state.params, grads, state.moments, clock, steps)
+        self.state = state._replace(buffers=state.buffers if info.buffers is None else info.buffers)
+        if type(method).absorb is not GradientMethod.absorb:
+            self.state = self._lifted("absorb", self._absorb, None)(self.state, *inputs)
+        return info
+
+    def _gradient(self, state: Any, *inputs: Any) -> Any:
+        assert isinstance(self.method, GradientMethod)
+        with self.precision():
+            return self.method.gradient(state, self.batch(*inputs), self.problem, Noise(inputs[4]))
+
+    def _absorb(self, state: Any, inputs: Any, targets: Any, weights: Any, index: Any, key: Any, clock: Any) -> Any:
+        assert isinstance(self.method, GradientMethod)
+        return self.method.absorb(state, Batch(inputs, targets, index, clock, self.batches.n, weights))
+
+    def _lifted(self, name: str, function: Callable[..., Any], clock: int | None) -> Callable[..., Any]:
+        where = (name, clock, self.batches.shared)
+        if where not in self._made:
+            made = lift(function, self.dims(clock)) if self.stacked else function
+            compiled = self.compiled and name != "absorb"
+            self._made[where] = torch.compile(made, dynamic=False) if compiled else made
+        return self._made[where]
+
+
+class Captured(Kernel):
+    """The whole step compiled and recorded as a CUDA graph: one stack, or a stream a member (`streams`)."""
+
+    def __init__(self, *args: Any, streams: bool, longest: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.by_stream, self.longest = streams, longest
+        self.cells: list[Any] = []  # one stacked state, or one state a member
+        self.step_keys = torch.empty(0)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._compiled: Callable[..., Any] | None = None
+
+    def load(self, points: Sequence[Point], keys: Tensor) -> None:
+        fresh = self._fresh(points, keys)
+        if self._graph is not None and self._same_size(fresh):
+            tree_map(lambda old, new: old.copy_(new), self.cells, fresh)
+            self.step_keys.copy_(self.keys)
+            return
+        device, g = keys.device, self.size
+        self._graph = None
+        self.cells = fresh
+        self.step_keys = self.keys.clone()
+        self.loss = torch.zeros(g, device=device)
+        self.at = torch.zeros((), dtype=torch.long, device=device)  # the step within the segment
+        batch = self.data.n if self.batches.batch_size is None else self.batches.batch_size
+        rows = (self.longest, batch) if self.batches.shared else (self.longest, g, batch)
+        self.order = torch.zeros(
+            rows if self.batches.batch_size is not None else (1, *rows[1:]), dtype=torch.long, device=device
+        )
+        self.ticks = torch.zeros(self.longest, g, dtype=torch.long, device=device)
+
+    def states(self) -> Any:
+        return stack(self.cells) if self.by_stream else self.cells[0]
+
+    def put(self, j: int, state: Any) -> None:
+        if self.by_stream:
+            tree_map(lambda old, new: old.copy_(new), self.cells[j], state)
+        else:
+            tree_map(lambda all_, one: all_[j].copy_(one), self.cells[0], state)
+
+    def rekey(self, j: int, key: Tensor) -> None:
+        super().rekey(j, key)
+        self.step_keys[j] = self.keys[j]
+
+    def advance(self, clocks: Sequence[int], count: int) -> Tensor:
+        device = self.keys.device
+        if self.batches.batch_size is not None:
+            self.order[:count] = self.batches.index(clocks, count)
+        else:
+            self.order[0] = self.batches.index(clocks, 1)[0]
+        self.ticks[:count] = torch.tensor(clocks, device=device) + torch.arange(count, device=device)[:, None]
+        if self._graph is None:
+            self._capture()
+        assert self._graph is not None
+        self.loss.zero_()
+        self.at.zero_()
+        for _ in range(count):
+            self._graph.replay()
+            if self.kept is not None:
+                keep, sample = self.kept
+                self.bank.write(keep, sample)
+        return self.loss.clone()
+
+    def _fresh(self, points: Sequence[Point], keys: Tensor) -> list[Any]:
+        if self.by_stream:
+            return [self.init(p, k) for p, k in zip(points, keys)]
+        return [lift(self.init)(stack(points), keys)]
+
+    def _same_size(self, fresh: list[Any]) -> bool:
+        return [x.shape for x in leaves(fresh)] == [x.shape for x in leaves(self.cells)]
+
+    def _capture(self) -> None:
+        saved = tree_map(torch.clone, self.cells)
+        self._compiled = torch.compile(self._cell_step, dynamic=False, fullgraph=True)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self.at.zero_()
+                self._all_cells([])
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        streams = [torch.cuda.Stream() for _ in self.cells] if self.by_stream else []
+        self.at.zero_()
+        with torch.cuda.graph(graph):
+            self.kept = self._all_cells(streams)
+        self._graph = graph
+        tree_map(lambda old, new: old.copy_(new), self.cells, saved)  # the steps before were only to warm up
+
+    def _all_cells(self, streams: list[torch.cuda.Stream]) -> tuple[Tensor, Any] | None:
+        assert self._compiled is not None
+        current = torch.cuda.current_stream()
+        kept: list[Any] = []
+        for i, cell in enumerate(self.cells):
+            part = slice(i, i + 1) if self.by_stream else slice(None)
+            order = self.order if self.batches.shared else self.order[:, part]
+            arguments = (cell, order, self.ticks[:, part], self.step_keys[part], self.loss[part], self.at)
+            if streams:
+                streams[i].wait_stream(current)
+                with torch.cuda.stream(streams[i]):
+                    kept.append(self._compiled(*arguments))
+                current.wait_stream(streams[i])
+            else:
+                kept.append(self._compiled(*arguments))
+        self.at.add_(1)
+        if kept[0] is None:
+            return None
+        joined = stack(kept) if self.by_stream else kept[0]
+        return joined[0], joined[1]
+
+    def _cell_step(self, state: Any, order: Tensor, ticks: Tensor, keys: Tensor, loss: Tensor, at: Tensor) -> Any:
+        """One step of a stack, or of one member, written into its state; returns what the bank may keep."""
+        one = at.reshape(1)
+        clock = ticks.index_select(0, one)[0]  # (g,) or (1,)
+        whole = self.batches.batch_size is None
+        index = order[0] if whole else order.index_select(0, one)[0]
+        key = Noise(keys).split(clock).key
+        if self.by_stream:
+            clock, key, index = clock[0], key[0], index if self.batches.shared else index[0]
+            new, info = self.step(state, *self.batches.gather(index), index, key, clock)
+        else:
+            new, info = lift(self.step, self.dims(0))(state, *self.batches.gather(index), index, key, clock)
+        for old, x in zip(leaves(state), leaves(new)):
+            old.copy_(x)
+        loss.add_(info.loss.detach())
+        return None if info.keep is None else (info.keep, info.sample)

@@ -1,0 +1,112 @@
+"""Predictions of numbers, real or counted: the exact mixture of the samples' distributions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, MixtureSameFamily
+
+from ..problem.likelihoods import NumberLikelihood
+from ..problem.likelihoods.fitting import in_shape
+from .predictive import Predictive, weighted
+
+
+@dataclass(frozen=True, eq=False)
+class NumberPredictive(Predictive):
+    """Variance = aleatoric (mean of the samples' variances) + between (variance of the members' means) + within (mean
+    over members of the variance of their samples' means); all with divisor 1/S, so that the parts add up exactly."""
+
+    @cached_property
+    def components(self) -> Distribution:
+        """The distribution of each sample, batch shape (M, S, B, *event of the targets)."""
+        return self._numbers.distribution(self.outputs, self.learned)
+
+    @cached_property
+    def member_mean(self) -> Tensor:
+        """The mean of each member, (M, B, *event)."""
+        inside = self.member_mass()[1].to(self.outputs)
+        return torch.einsum("ms,ms...->m...", inside, self.components.mean)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """The mean of the mixture, (B, *event)."""
+        return weighted(self.member_mass()[0], self.member_mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of the mixture, (B, *event)."""
+        return self.aleatoric + self.epistemic
+
+    @cached_property
+    def aleatoric(self) -> Tensor:
+        return weighted(self.mass, self.components.variance)
+
+    @cached_property
+    def between(self) -> Tensor:
+        return weighted(self.member_mass()[0], (self.member_mean - self.mean).square())
+
+    @cached_property
+    def within(self) -> Tensor:
+        return weighted(self.mass, (self.components.mean - self.member_mean.unsqueeze(1)).square())
+
+    @final
+    def aligned(self, values: Tensor) -> Tensor:
+        """Values in the shape of what is predicted, (B, *event): a missing last axis of length one is added."""
+        return in_shape(values.to(self.outputs.device), self.components.batch_shape[2:])
+
+    @final
+    def log_densities(self, targets: Tensor) -> Tensor:
+        return self.components.log_prob(self.aligned(targets))
+
+    @final
+    def cdf(self, values: Tensor) -> Tensor:
+        """P(target <= value) elementwise, for values (B, *event)."""
+        return weighted(self.mass, self.components.cdf(self.aligned(values)))
+
+    @final
+    def quantile(self, q: float) -> Tensor:
+        """The q-quantile of the mixture elementwise, (B, *event): the least number with P(target <= it) >= q."""
+        if not 0 < q < 1:
+            raise ValueError(f"expected a quantile level between 0 and 1, got {q}")
+        each = self.component_quantile(q)
+        return self.search(q, each.amin((0, 1)), each.amax((0, 1)))
+
+    @final
+    def component_quantile(self, q: float) -> Tensor:
+        """The q-quantile of each sample's distribution, (M, S, B, *event)."""
+        return self._numbers.quantile(self.outputs, self.learned, torch.full((), q, dtype=torch.float64))
+
+    @abstractmethod
+    def search(self, q: float, low: Tensor, high: Tensor) -> Tensor:
+        """The q-quantile, which lies between those of the components: low and high."""
+
+    @final
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval that holds the target with probability `level`: quantiles (1 - level)/2 and (1 +
+        level)/2."""
+        if not 0 < level < 1:
+            raise ValueError(f"expected an interval level between 0 and 1, got {level}")
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    @final
+    def to_distribution(self) -> MixtureSameFamily:
+        """A mixture whose component axis (M * S) is the last batch axis of its parts, as torch wants it."""
+        learned = {k: v.flatten(0, 1) for k, v in self.learned.items()}
+        # the likelihood aligns its own parameters with leading axes: hand it the samples first, then move the axis
+        parts = self._numbers.distribution(self.outputs.flatten(0, 1), learned)
+        moved = parts.__class__(
+            **{k: getattr(parts, k).expand(parts.batch_shape).movedim(0, -1) for k in parts.arg_constraints},
+            validate_args=False,
+        )
+        mass = self.mass.flatten().expand(moved.batch_shape)
+        return MixtureSameFamily(Categorical(probs=mass, validate_args=False), moved, validate_args=False)
+
+    @property
+    def _numbers(self) -> NumberLikelihood:
+        assert isinstance(self.likelihood, NumberLikelihood)
+        return self.likelihood

@@ -1,0 +1,64 @@
+"""Independent normals: log p = -sum (theta - centre)^2 / (2 scale^2) - log scale - log(2 pi) / 2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ...core.nearest import did_you_mean
+from ...core.noise import Noise
+from ...core.tree import Params
+from .prior import Prior, constant, total
+from .scales import Scale, check_layers, check_scale, scales_of
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Normal(Prior):
+    """Independent normals: theta ~ N(centre, scale^2).
+
+    `scale` is one standard deviation for all parameters; or one per layer, by the start of the parameter's name
+    (`{"features": 0.1, "head": 1.0}`, the longest match wins); or by fan: "xavier" sqrt(2 / (fan_in + fan_out)),
+    "lecun" sqrt(1 / fan_in), "he" sqrt(2 / fan_in), where vectors (biases, norm layers) keep 1. Mean-loss weight
+    decay lambda is scale = 1 / sqrt(lambda N).
+    """
+
+    scale: Scale = 1.0  # standard deviation: number, per layer, or by fan
+    centre: Params | None = None  # the mean; zero where not given. Parameters it does not name have mean zero
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale, "standard deviation")
+
+    def energy(self, params: Params) -> Tensor:
+        scales = self.scales(params)
+        return 0.5 * total(((x - self._mean(n, x)) / scales[n]).square() for n, x in params.items())
+
+    def log_normaliser(self, params: Params) -> Tensor:
+        scales = self.scales(params)
+        each = (x.numel() * (math.log(scales[n]) + 0.5 * math.log(2 * math.pi)) for n, x in params.items())
+        return constant(sum(each), params)
+
+    def sample(self, like: Params, noise: Noise) -> Params:
+        scales, z = self.scales(like), noise.normal_params(like)
+        return {n: self._mean(n, x) + scales[n] * z[n] for n, x in like.items()}
+
+    def scales(self, params: Params) -> dict[str, float]:
+        """The standard deviation of each parameter tensor."""
+        return scales_of(self.scale, params)
+
+    def check(self, params: Params) -> None:
+        check_layers(self.scale, params)
+        for name, mean in (self.centre or {}).items():
+            if name not in params:
+                raise ValueError(
+                    f"the prior is centred on {name!r}, which the model does not have.{did_you_mean(name, params)}"
+                )
+            if mean.shape != params[name].shape:
+                raise ValueError(
+                    f"the prior's centre for {name} is {tuple(mean.shape)}, expected {tuple(params[name].shape)}"
+                )
+
+    def _mean(self, name: str, like: Tensor) -> Tensor | float:
+        mean = (self.centre or {}).get(name)
+        return 0.0 if mean is None else mean.to(like)

@@ -1,0 +1,75 @@
+"""Targets, and predictions back in their units: the law of a linear change of variable."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import basinet as bn
+from basinet.data.targets import Classes, Real
+from basinet.predict import ClassPredictive, RealPredictive
+
+SHIFT, SCALE, NOISE = 40.0, 7.5, 0.3
+
+
+def predictives() -> tuple[RealPredictive, RealPredictive, torch.Tensor]:
+    """The same mixture in standardised and in original units, and standardised targets."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(3, 4, 50, 1, generator=generator, dtype=torch.float64)
+    y = torch.randn(50, 1, generator=generator, dtype=torch.float64)
+    inside = RealPredictive(z, bn.likelihoods.Gaussian(noise=NOISE))
+    return inside, RealPredictive(SHIFT + SCALE * z, bn.likelihoods.Gaussian(noise=SCALE * NOISE)), y
+
+
+def test_scores_in_units_are_those_of_the_predictive_in_units():
+    inside, outside, y = predictives()
+    found = Real(name="y", mean=SHIFT, sd=SCALE).scores(bn.score(inside, y))
+    expected = bn.score(outside, SHIFT + SCALE * y)
+    known = {"n", "nll", "rmse", "crps", "coverage_90", "variance", "aleatoric", "epistemic", "between", "within"}
+    assert known <= found.keys()
+    assert {k: found[k] for k in known} == pytest.approx({k: expected[k] for k in known}, rel=1e-9)
+
+
+def test_predictions_in_units_are_those_of_the_predictive_in_units():
+    inside, outside, _ = predictives()
+    found = Real(name="y", mean=SHIFT, sd=SCALE).predictions(inside, 0.8)
+    low, high = outside.interval(0.8)
+    expected = {
+        "mean": outside.mean,
+        "sd": outside.variance.sqrt(),
+        "aleatoric": outside.aleatoric,
+        "epistemic": outside.epistemic,
+        "low": low,
+        "high": high,
+    }
+    assert list(found) == list(expected)
+    for name, x in expected.items():
+        assert found[name].shape == (50,)
+        np.testing.assert_allclose(found[name], x[:, 0], rtol=1e-9)
+
+
+def test_real_targets_are_standardised_by_what_they_were_fitted_to():
+    target = Real.fit("y", np.array([1, 3, 8]), "y")
+    assert (target.mean, target.sd, target.outputs) == (4.0, pytest.approx(math.sqrt(26 / 3)), 1)
+    z = target.encode(np.array([4.0, 8.0]), "y")
+    assert z.shape == (2, 1) and z.dtype == torch.float32
+    np.testing.assert_allclose(target.back(z), [4.0, 8.0], rtol=1e-6)
+    with pytest.raises(ValueError, match="expected a target in every row, got 1 missing, the first in row 2"):
+        target.encode(np.array([1.0, np.nan]), "y")
+
+
+def test_classes_are_names():
+    target = Classes(name="y", values=("no", "yes"))
+    found = np.array(["yes", "no"], object)
+    assert target.encode(found, "y").tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"classes that were there in training \('no', 'yes'\), got 'maybe' in row 3"):
+        target.encode(np.array(["yes", "no", "maybe"], object), "y")
+    outputs = torch.tensor([[[[2.0, 0.0], [-1.0, 1.0]]], [[[1.0, 0.0], [-2.0, 1.0]]]])
+    predictive = ClassPredictive(outputs, bn.likelihoods.Categorical())
+    columns = target.predictions(predictive, 0.9)
+    assert list(columns) == ["class", "entropy", "aleatoric", "epistemic", "p_no", "p_yes"]
+    assert columns["class"] == ["no", "yes"]
+    np.testing.assert_allclose(np.stack([columns["p_no"], columns["p_yes"]], 1), predictive.probs, rtol=1e-6)
+    np.testing.assert_allclose(columns["entropy"], columns["aleatoric"] + columns["epistemic"], rtol=1e-5)
+    assert target.scores({"nll": 1.0}) == {"nll": 1.0}
