@@ -151,7 +151,7 @@ def plain_crop_flip(x: torch.Tensor) -> torch.Tensor:
 
 
 def through_basinet(
-    row: Row, train: bn.Data, test: bn.Data, device: str, autocast: torch.dtype | None
+    row: Row, train: bn.Data, test: bn.Data, device: str, autocast: torch.dtype | None, strategy: str | None
 ) -> dict[str, object]:
     """Seconds an epoch of all members, the accuracy of single members, and what the engine chose."""
     problem = bn.Problem(row.net, bn.likelihoods.Categorical())
@@ -179,7 +179,7 @@ def through_basinet(
         train,
         members=row.members,
         observe=observe,
-        engine=bn.Engine(device=device, autocast=autocast, progress=False),
+        engine=bn.Engine(device=device, autocast=autocast, strategy=strategy, progress=False),
     )
     total = time.perf_counter() - began
     logging.getLogger("basinet").removeHandler(keep)
@@ -207,6 +207,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", default="", help="only rows whose name and members contain this")
     parser.add_argument("--seeds", type=int, default=2, help="members of the eager loop that are trained")
+    parser.add_argument("--strategy", choices=["stacked", "streams", "loop"], help="default: what the engine chooses")
     options = parser.parse_args()
     device = options.device
     autocast = torch.bfloat16 if device == "cuda" else None
@@ -216,7 +217,7 @@ def main() -> None:
         if options.rows not in f"{row.name} {row.members}":
             continue
         train, test = load(row.data, options.folder)
-        ours = through_basinet(row, train, test, device, autocast)
+        ours = through_basinet(row, train, test, device, autocast, options.strategy)
         eager = [eager_loop(row, train, test, device, autocast, seed) for seed in range(options.seeds)]
         one = min(e[0] for e in eager)
         faster = one * row.members / ours["epoch"]

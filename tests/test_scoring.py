@@ -10,7 +10,7 @@ import torch
 import basinet as bn
 from basinet.families import Diagonal
 from basinet.posterior import Part, Posterior
-from basinet.predict import ClassPredictive, RealPredictive
+from basinet.predict import ClassPredictive, CountPredictive, LabelPredictive, RealPredictive
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +160,83 @@ def test_equicorrelated_errors_average_as_theory_says():
     error = float(predictive.mean.square().mean())
     theory = (v + (n - 1) * c) / n
     assert abs(error - theory) < 4.5 * theory * (2 / points) ** 0.5
+
+
+def masked(inputs: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> bn.Data:
+    """Data whose weights have the shape of the targets."""
+    data = bn.Data(inputs, targets)
+    object.__setattr__(data, "weights", mask.double())
+    return data
+
+
+def test_label_scores_are_those_of_two_classes_a_label():
+    torch.manual_seed(4)
+    logits, labels = 2 * torch.randn(3, 2, 200, 4, dtype=torch.float64), torch.randint(0, 2, (200, 4))
+    predictive = LabelPredictive(logits, bn.likelihoods.Bernoulli())
+    probs, scores = logits.sigmoid().mean((0, 1)), bn.score(predictive, labels)
+    assert scores["nll"] == pytest.approx(-float(predictive.log_prob(labels).mean()))
+    assert scores["brier"] == pytest.approx(2 * float((probs - labels).square().mean()))
+    assert scores["accuracy"] == pytest.approx(float(((probs > 0.5) == labels).double().mean()))
+    two = torch.stack((1 - probs, probs), -1)
+    each = [float(bn.metrics.ece(two[:, k], labels[:, k])) for k in range(4)]
+    assert scores["ece"] == pytest.approx(sum(each) / 4)
+    assert scores["entropy"] == pytest.approx(float(predictive.entropy.mean()), abs=1e-9)
+    rows = bn.size_curve(predictive, labels, sizes=[1, 3])
+    assert rows[1]["ece"] == pytest.approx(scores["ece"]) and rows[1]["nll"] < rows[0]["nll"]
+    with pytest.raises(ValueError, match="Bernoulli expects targets among 0 or 1"):
+        bn.score(predictive, labels + 1)
+    assert bn.score(predictive, torch.ones_like(labels))["n"] == 200  # one outcome alone can be scored
+
+
+def test_count_scores_are_those_of_the_mixture():
+    torch.manual_seed(5)
+    outputs = torch.randn(3, 2, 100, 1, dtype=torch.float64)
+    predictive, y = CountPredictive(outputs, bn.likelihoods.Poisson()), torch.randint(0, 5, (100,))
+    scores = bn.score(predictive, y)
+    rates = outputs.exp().mean((0, 1))[:, 0]
+    assert scores["rmse"] == pytest.approx(float((rates - y).square().mean().sqrt()))
+    draws = predictive.sample(8000)[..., 0]
+    energy = (draws - y).abs().mean(0) - (draws[:4000] - draws[4000:]).abs().mean(0) / 2
+    assert scores["crps"] == pytest.approx(float(energy.mean()), abs=0.02)
+    assert scores["variance"] == pytest.approx(float(predictive.variance.mean()))
+    assert bn.score(predictive, predictive.sample(1)[0])["coverage_90"] >= 0.8
+    assert bn.size_curve(predictive, y, sizes=[3])[0]["crps"] == pytest.approx(scores["crps"])
+    with pytest.raises(ValueError, match="Poisson expects targets among 0, 1, 2"):
+        bn.score(predictive, torch.full((100,), -1))
+
+
+def test_scores_of_heavy_tails_are_finite():
+    torch.manual_seed(6)
+    predictive = RealPredictive(torch.randn(3, 2, 50, 2), bn.likelihoods.StudentT(df=3.0))
+    scores = bn.score(predictive, torch.randn(50, 2))
+    assert scores["crps"] > 0 and all(abs(v) < 100 for v in scores.values())
+
+
+def test_masked_examples_and_elements_are_not_scored(real):
+    torch.manual_seed(7)
+    whole = RealPredictive(torch.randn(3, 2, 50, 2, dtype=torch.float64), bn.likelihoods.Gaussian(noise=0.7))
+    y, mask = torch.randn(50, 2, dtype=torch.float64), torch.ones(50, 2)
+    mask[:, 1] = 0
+    mask[40:] = 0
+    first = RealPredictive(whole.outputs[:, :, :40, :1], whole.likelihood)
+    expected = bn.score(first, y[:40, :1])
+    assert bn.score(whole, masked(torch.zeros(50, 1), y, mask)) == pytest.approx(expected)
+    rows = bn.Data(torch.zeros(50, 1), y, (torch.arange(50) < 40).double())  # one weight an example
+    assert bn.score(whole, rows) == pytest.approx(
+        bn.score(RealPredictive(whole.outputs[:, :, :40], whole.likelihood), y[:40])
+    )
+
+
+def test_masked_sequences_of_classes_and_streams():
+    torch.manual_seed(8)
+    sequences = ClassPredictive(torch.randn(2, 2, 20, 5, 3, dtype=torch.float64), bn.likelihoods.Categorical())
+    y, mask = torch.randint(0, 3, (20, 5)), torch.rand(20, 5) < 0.6
+    scores = bn.score(sequences, masked(torch.zeros(20, 1), y, mask))
+    probs = sequences.probs[mask]
+    assert scores["accuracy"] == pytest.approx(float((probs.argmax(-1) == y[mask]).double().mean()))
+    assert scores["n"] == int(mask.any(1).sum())
+    problem = bn.Problem(lambda: torch.nn.Linear(3, 4), bn.likelihoods.Bernoulli())
+    posterior = bn.Posterior.of(torch.nn.Linear(3, 4), problem)
+    x, labels, here = torch.randn(60, 3), torch.randint(0, 2, (60, 4)), torch.rand(60, 4) < 0.5
+    data = masked(x, labels, here)
+    assert bn.score(posterior, data) == pytest.approx(bn.score(posterior.predict(x), data), rel=1e-5)

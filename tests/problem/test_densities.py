@@ -145,9 +145,8 @@ def test_without_targets_the_hessian_is_its_expectation(name):
     drawn = likelihood.hessian(rows, likelihood.sample(rows, learned, KEY.split("expected")), learned)
     expected = likelihood.hessian(outputs[:1], None, learned)[0]
     error = drawn.std(0) / math.sqrt(n)
-    z = torch.where(error > 0, (drawn.mean(0) - expected) / error, 0.0)
+    z = (drawn.mean(0) - expected) / error.clamp(min=1e-9)  # some elements are the same for all targets
     assert float(z.abs().max()) < Z
-    assert bool(((drawn.mean(0) == expected) | (error > 0)).all())
     assert float(torch.linalg.eigvalsh(expected).min()) >= 0
 
 

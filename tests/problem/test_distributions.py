@@ -8,13 +8,15 @@ from scipy import stats
 from basinet.core.lift import lift
 from basinet.problem.distributions import Poisson, StudentT
 
-LEVELS = torch.tensor([2.0**-53, 1e-12, 1e-6, 1e-3, 0.05, 0.3, 0.4999, 0.5, 0.6, 0.99, 1 - 1e-6, 1 - 1e-12]).double()
+LEVELS = torch.tensor(
+    [2.0**-53, 1e-12, 1e-6, 1e-3, 0.05, 0.3, 0.4999, 0.5, 0.6, 0.99, 1 - 1e-6, 1 - 1e-12], dtype=torch.float64
+)
 FAR = torch.logspace(-6, 4, 60, dtype=torch.float64)
 POINTS = torch.cat([-FAR.flip(0), torch.zeros(1, dtype=torch.float64), FAR])
 
 
 def t(df: float, like: torch.Tensor, loc: float = 0.0, scale: float = 1.0) -> StudentT:
-    return StudentT(torch.tensor(df).double(), torch.full_like(like, loc), torch.full_like(like, scale))
+    return StudentT(torch.tensor(df, dtype=torch.float64), torch.full_like(like, loc), torch.full_like(like, scale))
 
 
 @pytest.mark.parametrize("df", [2.01, 2.5, 3, 4, 7.5, 30, 1e3, 1e4])
@@ -37,6 +39,13 @@ def test_location_and_scale_move_student_t():
     np.testing.assert_allclose(made.cdf(LEVELS), known.cdf(LEVELS.numpy()), rtol=1e-9)
     np.testing.assert_allclose(made.log_prob(LEVELS), known.logpdf(LEVELS.numpy()), rtol=1e-12)
     assert float(made.mean[0]) == 3.0 and float(made.variance[0]) == pytest.approx(known.var())
+
+
+def test_the_ends_of_student_t_are_infinite():
+    ends = torch.tensor([0.0, 0.5, 1.0])
+    assert t(3.0, ends).icdf(ends).tolist() == [-np.inf, 0.0, np.inf]
+    far = torch.tensor([-np.inf, np.inf])
+    assert t(3.0, torch.zeros(2)).cdf(far).tolist() == [pytest.approx(0.0, abs=1e-300), 1.0]
 
 
 def test_functions_broadcast_and_follow_the_dtype():

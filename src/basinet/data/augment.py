@@ -37,12 +37,12 @@ class CropFlip(Augmentation):
         if inputs.dim() != 4:
             raise ValueError(f"CropFlip expects images (B, C, H, W), got {tuple(inputs.shape)}")
         batch, channels, height, width = inputs.shape
-        shift = noise.split("shift").integers(2 * batch, 2 * self.padding + 1).reshape(2, batch, 1)
+        words = noise.words(3 * batch).reshape(3, batch, 1)
+        shift = words[:2] % (2 * self.padding + 1)
         rows = shift[0] + torch.arange(height, device=inputs.device)  # (B, H)
         columns = torch.arange(width, device=inputs.device).expand(batch, width)
         if self.flip:
-            mirrored = noise.split("flip").bernoulli(0.5, inputs[:, :1, 0, 0])
-            columns = torch.where(mirrored, width - 1 - columns, columns)
+            columns = torch.where(words[2] < 2**31, width - 1 - columns, columns)
         columns = shift[1] + columns  # (B, W)
         padded = F.pad(inputs, (self.padding,) * 4)
         tall = padded.gather(2, rows[:, None, :, None].expand(batch, channels, height, padded.shape[3]))

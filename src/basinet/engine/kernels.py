@@ -196,7 +196,6 @@ class Captured(Kernel):
         super().__init__(*args, **options)
         self.by_stream, self.longest = streams, longest
         self.cells: list[Any] = []  # one stacked state, or one state a member
-        self.step_keys = torch.empty(0)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._compiled: Callable[..., Any] | None = None
 
@@ -204,12 +203,10 @@ class Captured(Kernel):
         fresh = self._fresh(points, keys)
         if self._graph is not None and self._same_size(fresh):
             tree_map(lambda old, new: old.copy_(new), self.cells, fresh)
-            self.step_keys.copy_(self.keys)
             return
         device, g = keys.device, self.size
         self._graph = None
         self.cells = fresh
-        self.step_keys = self.keys.clone()
         self.loss = torch.zeros(g, device=device)
         self.at = torch.zeros((), dtype=torch.long, device=device)  # the step within the segment
         batch = self.data.n if self.batches.batch_size is None else self.batches.batch_size
@@ -218,6 +215,7 @@ class Captured(Kernel):
             rows if self.batches.batch_size is not None else (1, *rows[1:]), dtype=torch.long, device=device
         )
         self.ticks = torch.zeros(self.longest, g, dtype=torch.long, device=device)
+        self.noises = torch.zeros(self.longest, g, 2, dtype=torch.long, device=device)  # a key for each step
 
     def states(self) -> Any:
         return stack(self.cells) if self.by_stream else self.cells[0]
@@ -228,10 +226,6 @@ class Captured(Kernel):
         else:
             tree_map(lambda all_, one: all_[j].copy_(one), self.cells[0], state)
 
-    def rekey(self, j: int, key: Tensor) -> None:
-        super().rekey(j, key)
-        self.step_keys[j] = self.keys[j]
-
     def advance(self, clocks: Sequence[int], count: int) -> Tensor:
         device = self.keys.device
         if self.batches.batch_size is not None:
@@ -239,6 +233,7 @@ class Captured(Kernel):
         else:
             self.order[0] = self.batches.index(clocks, 1)[0]
         self.ticks[:count] = torch.tensor(clocks, device=device) + torch.arange(count, device=device)[:, None]
+        self.noises[:count] = Noise(self.keys.unsqueeze(0)).split(self.ticks[:count]).key
         if self._graph is None:
             self._capture()
         assert self._graph is not None
@@ -284,7 +279,7 @@ class Captured(Kernel):
         for i, cell in enumerate(self.cells):
             part = slice(i, i + 1) if self.by_stream else slice(None)
             order = self.order if self.batches.shared else self.order[:, part]
-            arguments = (cell, order, self.ticks[:, part], self.step_keys[part], self.loss[part], self.at)
+            arguments = (cell, order, self.ticks[:, part], self.noises[:, part], self.loss[part], self.at)
             if streams:
                 streams[i].wait_stream(current)
                 with torch.cuda.stream(streams[i]):
@@ -298,13 +293,13 @@ class Captured(Kernel):
         joined = stack(kept) if self.by_stream else kept[0]
         return joined[0], joined[1]
 
-    def _cell_step(self, state: Any, order: Tensor, ticks: Tensor, keys: Tensor, loss: Tensor, at: Tensor) -> Any:
+    def _cell_step(self, state: Any, order: Tensor, ticks: Tensor, noises: Tensor, loss: Tensor, at: Tensor) -> Any:
         """One step of a stack, or of one member, written into its state; returns what the bank may keep."""
         one = at.reshape(1)
         clock = ticks.index_select(0, one)[0]  # (g,) or (1,)
         whole = self.batches.batch_size is None
         index = order[0] if whole else order.index_select(0, one)[0]
-        key = Noise(keys).split(clock).key
+        key = noises.index_select(0, one)[0]
         if self.by_stream:
             clock, key, index = clock[0], key[0], index if self.batches.shared else index[0]
             new, info = self.step(state, *self.batches.gather(index), index, key, clock)

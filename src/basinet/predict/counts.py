@@ -17,8 +17,9 @@ class CountPredictive(NumberPredictive):
 
     def search(self, q: float, low: Tensor, high: Tensor) -> Tensor:
         low = low - 1  # P(target <= low) < q <= P(target <= high)
-        while bool((high - low > 1).any()):
+        middle = ((low + high) / 2).floor()
+        while bool(((low < middle) & (middle < high)).any()):
+            below, inside = self.cdf(middle) < q, (low < middle) & (middle < high)
+            low, high = torch.where(inside & below, middle, low), torch.where(inside & ~below, middle, high)
             middle = ((low + high) / 2).floor()
-            below = (self.cdf(middle) < q) & (high - low > 1)
-            low, high = torch.where(below, middle, low), torch.where(~below & (high - low > 1), middle, high)
         return high

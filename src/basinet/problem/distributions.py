@@ -54,12 +54,14 @@ class StudentT(Distribution):
     def cdf(self, value: Tensor) -> Tensor:
         """P(T <= value)."""
         t = ((value - self.loc) / self.scale).double()
-        tail = _log_tail(t.abs(), self.df.double().expand_as(t)).exp()
+        tail = _log_tail(t.abs().clamp(max=1e150), self.df.double().expand_as(t)).exp()
         return torch.where(t > 0, 1 - tail, tail).to(self.loc.dtype)
 
     def icdf(self, value: Tensor) -> Tensor:
         """The quantiles at levels `value`."""
-        q = value.double().expand(self.batch_shape)
+        level = value.double().expand(self.batch_shape)
+        inside = (level > 0) & (level < 1)
+        q = torch.where(inside, level, 0.5)
         df = self.df.double().expand_as(q)
         log_p = torch.minimum(q, 1 - q).log()
         v = torch.zeros_like(q)
@@ -68,9 +70,10 @@ class StudentT(Distribution):
             tail = _log_tail(t, df)
             step = (log_p - tail) * (tail - _log_density(t, df)).exp() / v.cosh()
             v = (v - step).clamp(min=0.0)
-            if bool((step.abs() <= 1e-11 * (1 + v)).all()):  # the error is the square of the step
+            if not bool((step.abs() > 1e-11 * (1 + v)).any()):  # the error is the square of the step
                 break
-        return self.loc + self.scale * (v.sinh() * (q - 0.5).sign()).to(self.loc.dtype)
+        standard = torch.where(inside, v.sinh(), math.inf) * (level - 0.5).sign()
+        return self.loc + self.scale * standard.to(self.loc.dtype)
 
 
 class Poisson(Distribution):
@@ -113,11 +116,12 @@ class Poisson(Distribution):
         q, rate = value.double().expand(self.batch_shape), self.log_rate.double().exp()
         low = torch.full_like(rate, -1.0)
         high = (rate + 9 * rate.sqrt() + 30).floor()  # beyond, by Bernstein's bound, lies less than 1e-17
-        while bool((high - low > 1).any()):
-            middle = ((low + high) / 2).floor()
+        middle = ((low + high) / 2).floor()
+        while bool(((low < middle) & (middle < high)).any()):  # rates over 2^53 have no next count
             below = torch.special.gammaincc(middle.clamp(min=0) + 1, rate) < q
-            inside = high - low > 1
+            inside = (low < middle) & (middle < high)
             low, high = torch.where(inside & below, middle, low), torch.where(inside & ~below, middle, high)
+            middle = ((low + high) / 2).floor()
         return high.to(self.log_rate.dtype)
 
 
@@ -156,6 +160,6 @@ def _beta_fraction(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         c, d = away(1 + odd / c), 1 / away(1 + odd * d)
         fraction = fraction * c * d
-        if bool(((c * d - 1).abs() <= 1e-15).all()):
+        if not bool(((c * d - 1).abs() > 1e-15).any()):
             break
     return fraction
