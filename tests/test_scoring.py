@@ -164,9 +164,7 @@ def test_equicorrelated_errors_average_as_theory_says():
 
 def masked(inputs: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> bn.Data:
     """Data whose weights have the shape of the targets."""
-    data = bn.Data(inputs, targets)
-    object.__setattr__(data, "weights", mask.double())
-    return data
+    return bn.Data(inputs, targets, weights=mask.double())
 
 
 def test_label_scores_are_those_of_two_classes_a_label():

@@ -65,7 +65,7 @@ class Noise(NamedTuple):
             (c0, c1), c2 = _name_words(name), 1
         else:
             number = name.long() if isinstance(name, Tensor) else name
-            c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0  # type: ignore[assignment]
+            c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0
         k0, k1 = self.key.unbind(-1)
         first = torch.zeros_like(k0) + c0
         words = philox(

@@ -61,10 +61,12 @@ def check_finite(x: Tensor, name: str) -> None:
 
 
 def checked_weights(weights: Tensor, targets: Tensor) -> Tensor:
-    """Floating weights (N,)."""
-    if tuple(weights.shape) != (len(targets),):
+    """Floating weights (N,), or one for each element of the targets."""
+    if tuple(weights.shape) not in ((len(targets),), tuple(targets.shape)):
+        whole = "" if targets.dim() == 1 else f" or {tuple(targets.shape)}"
         raise ValueError(
-            f"expected weights of shape ({len(targets)},), got {tuple(weights.shape)}; give one per example"
+            f"expected weights of shape ({len(targets)},){whole}, got {tuple(weights.shape)}; "
+            "give one per example, or one per element of the targets"
         )
     weights = weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
     check_lengths({"targets": targets, "weights": weights})

@@ -37,7 +37,9 @@ class Data:
 
     inputs: Any  # any tree of tensors (a tensor, a tuple, a dict ...), each (N, ...)
     targets: Tensor  # (N, ...)
-    weights: Tensor | None = None  # (N,), finite, >= 0, not all zero; multiply each example's log likelihood
+    weights: Tensor | None = (
+        None  # (N,), or like targets: multiply the log likelihood; 0 masks; finite, >= 0, not all 0
+    )
     rows: Tensor | None = None  # (M, n): row k lists the examples that member k trains on
     augment: Augmentation | None = None  # changes the inputs of training batches; nothing else sees it
 

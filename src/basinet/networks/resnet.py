@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with batch norm, and a shortcut that drops every second pixel and pads channels with zeros."""
+    """Two 3x3 convolutions with batch norm, and a shortcut that skips pixels and pads channels with zeros."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ class WideBlock(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-`depth`-`width` for images (B, 3, 32, 32); `norm="filter"` has no batch statistics (as in Jordahn et al. 2025)."""
+    """WRN-`depth`-`width` for images (B, 3, 32, 32); `norm="filter"` has no batch statistics."""
 
     def __init__(self, depth: int = 16, width: int = 4, outputs: int = 10, norm: Norm = "batch") -> None:
         super().__init__()
