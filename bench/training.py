@@ -10,6 +10,7 @@ precision. A row is the ratio of the time of an epoch of all members; the loop's
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import time
@@ -185,7 +186,7 @@ def through_basinet(
     logging.getLogger("basinet").removeHandler(keep)
     at = sorted(stamps)
     per_epoch = train.n // row.batch
-    epochs = [(stamps[b] - stamps[a]) / (b - a) * per_epoch for a, b in zip(at, at[1:])]
+    epochs = [(stamps[b] - stamps[a]) / (b - a) * per_epoch for a, b in itertools.pairwise(at)]
     looped = " loop" in lines[0]
     if looped:  # members run one after another: stamps are of the last member
         epochs = [(posterior.info["seconds"]) / row.epochs]
@@ -222,16 +223,32 @@ def main() -> None:
         one = min(e[0] for e in eager)
         faster = one * row.members / ours["epoch"]
         record = {
-            "bench": "training", "device": device, "row": row.name, "members": row.members, "n": train.n, "batch": row.batch,
-            "epochs": row.epochs, "eager_one_member_epoch": one, "basinet_all_members_epoch": ours["epoch"], "times_faster": faster,
-            "epoch_over_one_eager_member": ours["epoch"] / one, "target": row.target, "met": row.target is None or faster >= row.target,
-            "accuracy": ours["accuracy"], "accuracy_sd": ours["accuracy_sd"], "eager_accuracy": [e[1] for e in eager],
-            "said": ours["said"], "basinet_total_seconds": ours["total"],
+            "bench": "training",
+            "device": device,
+            "row": row.name,
+            "members": row.members,
+            "n": train.n,
+            "batch": row.batch,
+            "epochs": row.epochs,
+            "eager_one_member_epoch": one,
+            "basinet_all_members_epoch": ours["epoch"],
+            "times_faster": faster,
+            "epoch_over_one_eager_member": ours["epoch"] / one,
+            "target": row.target,
+            "met": row.target is None or faster >= row.target,
+            "accuracy": ours["accuracy"],
+            "accuracy_sd": ours["accuracy_sd"],
+            "eager_accuracy": [e[1] for e in eager],
+            "said": ours["said"],
+            "basinet_total_seconds": ours["total"],
             "versions": {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        }  # fmt: skip
+        }
         target = "" if row.target is None else f" (target {row.target:.3g}x)"
-        print(f"{row.name:36} M={row.members:<5} {faster:7.2f}x the eager loop{target}; {ours['epoch'] / one:.3f} of one eager member's epoch; "
-              f"accuracy {ours['accuracy']:.4f} against {sum(e[1] for e in eager) / len(eager):.4f}", flush=True)  # fmt: skip
+        theirs = sum(e[1] for e in eager) / len(eager)
+        print(f"{row.name:36} M={row.members:<5} {faster:7.2f}x the eager loop{target}; ", end="")
+        print(
+            f"{ours['epoch'] / one:.3f} of one eager member's epoch; accuracy {ours['accuracy']:.4f}, loop {theirs:.4f}"
+        )
         print("   ", ours["said"], flush=True)
         if options.out is not None:
             options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -61,10 +61,23 @@ def _on_cpu(
         seconds = _try(attempt, plan, members)
     else:
         plan, seconds = _stacked_if_possible(attempt, members)
-    wanted = compiled
-    if compiled is None:
-        wanted = plan.strategy == "stacked" and seconds * steps > LONG and shutil.which("g++") is not None
-    return plan._replace(compiled=bool(wanted))
+    if compiled is not None:
+        return plan._replace(compiled=compiled)
+    if plan.strategy == "stacked" and seconds * steps > LONG and shutil.which("g++") is not None:
+        return _compiled_if_faster(attempt, plan, members, seconds)
+    return plan
+
+
+def _compiled_if_faster(attempt: Try, plan: Plan, members: int, seconds: float) -> Plan:
+    """The plan compiled, if that works and is faster; what was compiled to find out is used."""
+    try:
+        faster = _try(attempt, plan._replace(compiled=True), members)
+    except UnkeyedRandomness:
+        raise
+    except Exception as error:
+        return plan._replace(reason=f"{plan.reason}; it does not compile: {_first_line(error)}")
+    timings = f"a step takes {1e3 * seconds:.3g} ms, {1e3 * faster:.3g} compiled"
+    return plan._replace(compiled=faster < seconds, reason=f"{plan.reason}; {timings}")
 
 
 def _on_gpu(asked: Strategy | None, compiled: bool | None, members: int, module: nn.Module, attempt: Try) -> Plan:
