@@ -13,7 +13,9 @@ from .core.noise import Noise
 from .core.tree import Point, leaves, move, stack, tree_map
 from .data import Data
 from .engine import Engine, Member, Method
+from .engine.checkpoint import Checkpoints
 from .engine.group import Observer, Trained
+from .engine.method import patience_of
 from .methods.map import MAP
 from .pool import Pool, PoolEntry, describe, fingerprint
 from .posterior import Part, Posterior
@@ -78,11 +80,14 @@ def fit(
         if entry is not None and entry.has(name):
             found[i] = Trained(i, *entry.read(name, engine.place))
     missing = [i for i in range(len(who)) if i not in found]
-    if missing:
+    folder = None if entry is None else entry.folder
+    checkpoints = Checkpoints(folder, engine.checkpoint, fingerprint(names))
+    if not missing:
+        checkpoints.clear()  # of a run that was killed at its very end
+    else:
         keys = torch.stack([noise.key for noise in noises])
-        folder = None if entry is None else entry.folder
         run = engine.train(
-            method, adapted, data, val, who, point, keys, missing=missing, observe=observe, folder=folder
+            method, adapted, data, val, who, point, keys, missing=missing, observe=observe, checkpoints=checkpoints
         )
         for trained in run:
             found[trained.position] = trained
@@ -128,6 +133,8 @@ def _check(
             raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
         if given is None and what in method.needs:
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
+    if val is None and patience_of(method) is not None:
+        raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
     if members is not None and (not isinstance(members, int) or members < 1):
         raise ValueError(f"expected members to be a positive integer, got {members!r}")
     if start is not None and not isinstance(start, Posterior):
@@ -149,9 +156,10 @@ def _starting_points(problem: Problem, noises: list[Noise], start: Posterior | N
     if start is not None:
         given = start.points()
         expected = {n: tuple(x.shape) for n, x in problem.init(noises[0]).params.items()}
-        got = {n: tuple(x.shape) for n, x in given[0].params.items()}
-        if got != expected:
-            raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
+        for one in given:
+            got = {n: tuple(x.shape) for n, x in one.params.items()}
+            if got != expected:
+                raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
         return lambda i, attempt: given[i % len(given)]
 
     def fresh(i: int, attempt: int) -> Point:
@@ -179,10 +187,11 @@ def _entry(
     start: Posterior | None,
     engine: Engine,
 ) -> PoolEntry:
+    chooses = "val" in method.needs or patience_of(method) is not None  # what is only watched makes no other run
     description = {
         "method": describe(method),
         "data": None if data is None else data.fingerprint(),
-        "val": None if val is None or "val" not in method.needs else val.fingerprint(),
+        "val": val.fingerprint() if val is not None and chooses else None,
         "seed": seed,
         "start": None if start is None else [describe(p.recipe) for p in start.parts],
         "dtype": str(engine.dtype),

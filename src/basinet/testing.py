@@ -201,7 +201,7 @@ def _member_checks(name: str, recipe: Method) -> Iterator[Check]:
 
 def _duplication_checks(name: str, recipe: Method) -> Iterator[Check]:
     """Twice the data at twice the likelihood temperature is the same posterior; with full batches, the same run."""
-    if not any(f.name == "batch_size" for f in fields(recipe)):
+    if recipe.randomised or not any(f.name == "batch_size" for f in fields(recipe)):
         return
     full = replace(recipe, batch_size=None)  # type: ignore[call-arg]
     exact = conjugate()

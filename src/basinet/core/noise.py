@@ -40,11 +40,14 @@ def philox(counter: Sequence[Tensor | int], key: Sequence[Tensor | int]) -> tupl
     return c0, c1, c2, c3  # type: ignore[return-value]
 
 
-@torch.compiler.assume_constant_result  # a name is known when the step is compiled
 def _name_words(name: str) -> tuple[int, int]:
     """A name as two 32-bit words."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+# a name is known when a step is compiled; torch.compiler.assume_constant_result says so, but imports the compiler
+_name_words._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class Noise(NamedTuple):
@@ -65,7 +68,7 @@ class Noise(NamedTuple):
             (c0, c1), c2 = _name_words(name), 1
         else:
             number = name.long() if isinstance(name, Tensor) else name
-            c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0
+            c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0  # type: ignore[assignment]
         k0, k1 = self.key.unbind(-1)
         first = torch.zeros_like(k0) + c0
         words = philox(

@@ -53,9 +53,10 @@ class Batches:
         assert self.batch_size is not None
         start, stop = first * self.batch_size, (first + steps) * self.batch_size
         passes = range(start // self.n, (stop - 1) // self.n + 1)
-        orders = torch.cat([self._order(e) for e in passes], 1)  # (g, passes * n)
+        orders = [self._order(e) for e in passes]
+        joined = orders[0] if len(orders) == 1 else torch.cat(orders, 1)  # (g, passes * n)
         offset = start - passes[0] * self.n
-        cut = orders[:, offset : offset + stop - start].reshape(-1, steps, self.batch_size)
+        cut = joined[:, offset : offset + stop - start].reshape(-1, steps, self.batch_size)
         return cut.transpose(0, 1)
 
     def gather(self, index: Tensor) -> tuple[Any, Tensor, Tensor | None]:

@@ -1,4 +1,10 @@
-"""Checkpoints: where a group of members stands, written to the pool at intervals, so that a killed run goes on."""
+"""Checkpoints: what a run planned and where its groups stand, written to the pool, so that a killed run goes on.
+
+    checkpoint-RUN.json                the settings, the members of each group, and who failed; written before a step
+    checkpoint-RUN-GROUP.safetensors   the states of the members of a group, at intervals
+
+All are removed when the run is done.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +19,57 @@ from torch.utils import _pytree as pytree
 
 from ..core.tree import leaves
 from ..core.version import VERSION
-from ..pool.files import FileError, read_tensors, write_tensors
+from ..pool.files import FileError, read_json, read_tensors, write_json, write_tensors
 from ..pool.pool import difference
 
 
 class Checkpoints:
-    """Files `checkpoint-NAME.safetensors` in a folder; without a folder, nothing is written.
+    """The files of one run in a folder; without a folder, nothing is written. `run` tells it from other runs there.
 
-    `settings` (JSON) must be the same for a checkpoint to be taken up: strategy, size of groups, precision; and so
-    must the versions of basinet and torch.
+    `settings` (JSON) must be the same for a run to be taken up: strategy, compiling, precision, memory; and so must
+    the versions of basinet and torch.
     """
 
-    def __init__(self, folder: Path | None, interval: float) -> None:
-        self.folder, self.interval = folder, interval
+    def __init__(self, folder: Path | None = None, interval: float = 60.0, run: str = "") -> None:
+        self.folder, self.interval, self.run = folder, interval, run
         self.settings: dict[str, Any] = {}
+        self.groups: list[list[int]] = []  # members of each group, by position
+        self.failed: list[int] = []
         self.last = time.monotonic()
 
-    def settings_found(self) -> dict[str, Any] | None:
-        """The settings of a checkpoint that is there; None if there is none."""
-        for file in self._files():
-            return read_tensors(file)[1]["settings"]
-        return None
+    def recall(self, asked: dict[str, Any]) -> bool:
+        """Whether there is a run to go on with: reads its plan. `asked` are the settings that somebody asked for."""
+        if self.folder is None or not self._plan().exists():
+            return False
+        found = read_json(self._plan())
+        here = found["settings"] | asked | _versions()
+        if changed := difference(found["settings"], here):
+            advice = "Go on with those, or delete the file to start anew"
+            raise FileError(self._plan(), f"the run that it goes on is of other code or settings: {changed}. {advice}")
+        self.settings, self.groups, self.failed = found["settings"], found["groups"], found["failed"]
+        return True
 
-    def groups(self) -> list[list[list[int]]]:
-        """The members of each group that a checkpoint holds."""
-        return [[s["member"] for s in read_tensors(file)[1]["meta"]["slots"]] for file in self._files()]
+    def begin(self, settings: dict[str, Any], groups: list[list[int]]) -> None:
+        """Writes down the plan of a new run."""
+        self.clear()
+        self.settings, self.groups = settings | _versions(), groups
+        self._save()
 
-    def due(self, force: bool = False) -> bool:
+    def regroup(self, old: list[int], new: list[list[int]]) -> None:
+        """Writes down that a group became several."""
+        self.remove(group_name(old))
+        at = self.groups.index(old)
+        self.groups = [*self.groups[:at], *new, *self.groups[at + 1 :]]
+        self._save()
+
+    def fail(self, position: int) -> None:
+        """Writes down that a member failed for good."""
+        self.failed.append(position)
+        self._save()
+
+    def due(self) -> bool:
         """Whether it is time to write."""
-        return self.folder is not None and (force or time.monotonic() - self.last >= self.interval)
+        return self.folder is not None and time.monotonic() - self.last >= self.interval
 
     def write(self, name: str, trees: dict[str, Any], meta: dict[str, Any]) -> None:
         """Writes trees of tensors (None where there is none) and JSON, in one move."""
@@ -49,18 +77,14 @@ class Checkpoints:
         for key, tree in trees.items():
             if tree is not None:
                 tensors |= {f"{key}/{i}": x for i, x in enumerate(leaves(tree))}
-        write_tensors(self._file(name), tensors, {"settings": self._settings(), "meta": meta})
+        write_tensors(self._file(name), tensors, meta)
         self.last = time.monotonic()
 
     def read(self, name: str, shape: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """What `write` wrote, or None. Trees are built like those of `shape`, flat where that is None."""
         if self.folder is None or not self._file(name).exists():
             return None
-        device = leaves(shape["state"])[0].device
-        tensors, found = read_tensors(self._file(name), device)
-        if changed := difference(found["settings"], self._settings()):
-            advice = "Go on with those, or delete the file to start anew"
-            raise FileError(self._file(name), f"this checkpoint is from other code or settings: {changed}. {advice}")
+        tensors, meta = read_tensors(self._file(name), leaves(shape["state"])[0].device)
         trees = {}
         for key, like in shape.items():
             flat = [tensors[f"{key}/{i}"] for i in range(sum(k.startswith(f"{key}/") for k in tensors))]
@@ -68,7 +92,7 @@ class Checkpoints:
                 trees[key] = pytree.tree_unflatten(flat, pytree.tree_structure(like))
             else:
                 trees[key] = flat or None
-        return trees, found["meta"]
+        return trees, meta
 
     def remove(self, name: str) -> None:
         """Removes the checkpoint of a group that is done."""
@@ -76,12 +100,32 @@ class Checkpoints:
             with contextlib.suppress(FileNotFoundError):
                 self._file(name).unlink()
 
-    def _settings(self) -> dict[str, Any]:
-        return self.settings | {"basinet": VERSION, "torch": torch.__version__}
+    def clear(self) -> None:
+        """Removes all files of this run, the plan last; a write that was killed leaves its own, too."""
+        if self.folder is None or not self.folder.is_dir():
+            return
+        pattern = f"checkpoint-{self.run}-*.safetensors"
+        for file in (*self.folder.glob(pattern), *self.folder.glob(f".checkpoint-{self.run}*"), self._plan()):
+            with contextlib.suppress(FileNotFoundError):
+                file.unlink()
 
-    def _files(self) -> list[Path]:
-        return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.safetensors"))
+    def _save(self) -> None:
+        if self.folder is not None:
+            write_json(self._plan(), {"settings": self.settings, "groups": self.groups, "failed": self.failed})
+
+    def _plan(self) -> Path:
+        assert self.folder is not None
+        return self.folder / f"checkpoint-{self.run}.json"
 
     def _file(self, name: str) -> Path:
         assert self.folder is not None
-        return self.folder / f"checkpoint-{name}.safetensors"
+        return self.folder / f"checkpoint-{self.run}-{name}.safetensors"
+
+
+def group_name(positions: list[int]) -> str:
+    """The name of a group in files: its first member and how many there are."""
+    return f"{positions[0]:05d}-{len(positions)}"
+
+
+def _versions() -> dict[str, str]:
+    return {"basinet": VERSION, "torch": str(torch.__version__)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,10 +15,11 @@ from ..data import Data
 from ..problem import Problem
 from .checkpoint import Checkpoints
 from .group import Member, Observer, Run, Slot, Trained, finish_only, run_group, segment
+from .interrupt import Interrupt
 from .kernels import Captured, Eager, Kernel
-from .memory import SHARE, free_bytes, member_bytes, readable
+from .memory import SHARE, free_bytes, is_out_of_memory, member_bytes, readable
 from .method import Method, Schedule
-from .probe import STRATEGIES, Plan, Strategy, choose
+from .probe import STRATEGIES, Plan, Strategy, TooLarge, choose
 from .progress import Progress
 
 
@@ -68,11 +68,11 @@ class Engine:
         *,
         missing: Sequence[int] | None = None,
         observe: Observer | None = None,
-        folder: Path | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> Iterator[Trained]:
         """Yields the missing ones of `members` (by position; default all) as they finish.
 
-        `point(position, attempt)` is where a member starts, `keys` (M, 2) are their noise. Checkpoints go to `folder`.
+        `point(position, attempt)` is where a member starts, `keys` (M, 2) are their noise.
         """
         first = self.move(point(0, 0))
         keys = keys.to(self.place)
@@ -92,14 +92,17 @@ class Engine:
 
         label = f"{type(method).__name__} x {len(wanted)}"
         with Progress(label, schedule.steps * len(wanted), self.progress) as progress:
-            checkpoints = Checkpoints(folder, self.checkpoint)
-            run = Run(method, problem, data, val, schedule, progress, observe, checkpoints)
+            saved = checkpoints or Checkpoints()
+            interrupt = Interrupt(waits=saved.folder is not None)
+            run = Run(method, problem, data, val, schedule, progress, observe, saved, interrupt)
             if schedule.steps == 0:
                 yield from (finish_only(run, slot(i)) for i in wanted)
                 return
             works = _Works(self, run, slot)
-            works.plan(first, members, wanted)
-            yield from works.run(members, wanted)
+            works.plan(first, wanted)
+            with interrupt:
+                yield from works.run(wanted)
+            saved.clear()
 
 
 class _Works:
@@ -109,76 +112,81 @@ class _Works:
         self.engine, self.run_, self.slot = engine, run, slot
         self.kernels: dict[tuple[Plan, int], Kernel] = {}
 
-    def plan(self, point: Point, members: Sequence[Member], wanted: Sequence[int]) -> None:
-        """Settles strategy, compiling and the size of groups, and says so."""
+    def plan(self, point: Point, wanted: Sequence[int]) -> None:
+        """Settles strategy, compiling and groups, as they were in a run that goes on, and says so."""
         engine, run = self.engine, self.run_
         assert run.data is not None
         each = member_bytes(run.method, run.problem, point, run.data, run.schedule)
         free = engine.memory if engine.memory is not None else int(SHARE * free_bytes(engine.place))
-        fits = max(1, free // max(each, 1))
         if each > free:
             raise MemoryError(
                 f"one member of {size(point.params):,} parameters needs about {readable(each)} to train, and "
                 f"{readable(free)} may be used: take a smaller batch_size or network, or give Engine(memory=...)"
             )
-        begun = run.checkpoints.settings_found()
-        if begun is not None and engine.strategy is None and engine.compile is None:
-            reason = "as the run that goes on had it"
-            self.chosen, self.size = Plan(begun["strategy"], begun["compiled"], reason), int(begun["size"])
+        asked = {"device": engine.place.type, "autocast": str(engine.autocast), "memory": engine.memory}
+        forced = {"strategy": engine.strategy, "compiled": engine.compile}
+        if run.checkpoints.recall(asked | {name: x for name, x in forced.items() if x is not None}):
+            settings = run.checkpoints.settings
+            self.chosen = Plan(settings["strategy"], settings["compiled"], "as the run that goes on had it")
         else:
-            most = min(len(wanted), fits)
-            self.size = -(-len(wanted) // -(-len(wanted) // most))  # groups of about equal size
-            steps, module = run.schedule.steps, run.problem.network.module
-            few = list(wanted[: self.size])
+            groups = self._try(wanted, free // max(each, 1))
+            if self.chosen.strategy == "loop":
+                groups = _cut(wanted, 1)
+            how = {"strategy": self.chosen.strategy, "compiled": self.chosen.compiled}
+            run.checkpoints.begin(asked | how, groups)
+        most = max(len(group) for group in run.checkpoints.groups)
+        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, most, each))
 
-            def attempt(plan: Plan, count: int) -> float:
-                return self._measure(plan, few)
+    def _try(self, wanted: Sequence[int], most: int) -> list[list[int]]:
+        """Chooses how members run, by trying a group of at most so many; returns the groups."""
+        engine, run = self.engine, self.run_
+        groups = _cut(wanted, most)
 
-            self.chosen = choose(engine.strategy, engine.compile, len(wanted), steps, engine.place, module, attempt)
-        if self.chosen.strategy == "loop":
-            self.size = 1
-        run.checkpoints.settings = {
-            "strategy": self.chosen.strategy,
-            "compiled": self.chosen.compiled,
-            "size": self.size,
-            "device": engine.place.type,
-            "autocast": str(engine.autocast),
-        }
-        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, self.size, each))
+        def attempt(plan: Plan, count: int) -> float:
+            return self._measure(plan, groups[0])
 
-    def run(self, members: Sequence[Member], wanted: Sequence[int]) -> Iterator[Trained]:
-        """Trains group after group: first those that a checkpoint holds, then the rest."""
-        left = set(wanted)
-        where = {m: i for i, m in enumerate(members)}
-        for held in self.run_.checkpoints.groups():
-            group = [where[Member(*m)] for m in held if Member(*m) in where]
-            if len(group) == len(held) and left & set(group):
-                yield from self._group(group, left)
-        everyone = range(len(members))
-        for begin in range(0, len(members), self.size):
-            group = [i for i in everyone[begin : begin + self.size] if i in left]
-            if group:
-                yield from self._group(group, left)
-
-    def _group(self, group: list[int], left: set[int]) -> Iterator[Trained]:
-        """One group; where memory runs out, its members again in halves."""
+        asked, steps, module = (engine.strategy, engine.compile), run.schedule.steps, run.problem.network.module
         try:
-            for trained in run_group(self.run_, self._kernel(self.chosen, len(group)), [self.slot(i) for i in group]):
-                left.discard(trained.position)
-                yield trained
-            return
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if len(group) == 1 or not _is_out_of_memory(error):
+            self.chosen = choose(*asked, len(wanted), steps, engine.place, module, attempt)
+            return groups
+        except TooLarge:
+            if len(groups[0]) == 1:
                 raise
+        return self._try(wanted, self._half(len(groups[0])))
+
+    def run(self, wanted: Sequence[int]) -> Iterator[Trained]:
+        """Trains group after group; one for which memory runs out, again in halves."""
+        checkpoints = self.run_.checkpoints
+        left = set(wanted)
+        for i in checkpoints.failed:
+            left.discard(i)
+            yield Trained(i, None, {})
+        queue = list(checkpoints.groups)
+        while left:
+            group = queue.pop(0) if queue else [min(left)]  # whose file was lost since
+            if not left & set(group):
+                continue
+            try:
+                slots = [self.slot(i) for i in group]
+                for trained in run_group(self.run_, self._kernel(self.chosen, len(group)), slots):
+                    left.discard(trained.position)
+                    yield trained
+                continue
+            except RuntimeError as error:
+                if len(group) == 1 or not is_out_of_memory(error):
+                    raise
+            halves = _cut([i for i in group if i in left], self._half(len(group)))
+            checkpoints.regroup(group, halves)
+            queue = halves + queue
+
+    def _half(self, count: int) -> int:
+        """Half as many members as were too many, after giving back the memory and saying so."""
         self.kernels.clear()
         if self.engine.place.type == "cuda":
             torch.cuda.empty_cache()
-        half = -(-len(group) // 2)
-        self.run_.progress.say(f"out of memory with {len(group)} members at once: going on with {half}")
-        self.size = min(self.size, half)
-        rest = [i for i in group if i in left]
-        for begin in range(0, len(rest), half):
-            yield from self._group(rest[begin : begin + half], left)
+        half = -(-count // 2)
+        self.run_.progress.say(f"out of memory with {count} members at once: going on with {half}")
+        return half
 
     def _kernel(self, plan: Plan, count: int) -> Kernel:
         key = (plan._replace(reason=""), count)
@@ -206,16 +214,20 @@ class _Works:
         kernel.begin([s.member.k for s in slots], [s.point(0) for s in slots], keys)
         longest = segment(self.run_.schedule, self.run_.data)
         count = min(longest, 20 if plan.compiled else 2)
-        kernel.advance([0] * len(group), 1)
+        nothing = torch.zeros(len(group), dtype=torch.float64, device=self.engine.place)
+        kernel.advance([0] * len(group), 1, nothing)
         _wait(self.engine.place)
         began = time.perf_counter()
-        kernel.advance([0] * len(group), count)
+        kernel.advance([0] * len(group), count, nothing)
         _wait(self.engine.place)
         return (time.perf_counter() - began) / count * (len(few) / len(group))
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _cut(members: Sequence[int], most: int) -> list[list[int]]:
+    """Members in groups of about equal size, `most` at most."""
+    count = -(-len(members) // most)
+    size = -(-len(members) // count)
+    return [list(members[begin : begin + size]) for begin in range(0, len(members), size)]
 
 
 def _wait(device: torch.device) -> None:

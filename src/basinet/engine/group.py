@@ -16,14 +16,16 @@ from ..core.tree import Point, leaves, take, tree_map
 from ..data import Data
 from ..families import Family
 from ..problem import Batch, Problem
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, group_name
+from .interrupt import Interrupt
 from .kernels import Kernel
-from .method import Method, Schedule
+from .method import Method, Schedule, patience_of
 from .progress import Progress
 
 SEGMENTS = 100  # at most so many reports a run
 EVALUATE = 1000  # validation examples a pass
 ATTEMPTS = 3  # a member that diverges starts anew so often, counting the first
+BREATH = 1.0  # seconds of steps between looks at the clock and at Ctrl-C
 
 
 class Member(NamedTuple):
@@ -98,6 +100,7 @@ class Run(NamedTuple):
     progress: Progress
     observe: Observer | None
     checkpoints: Checkpoints
+    interrupt: Interrupt
 
 
 def run_group(run: Run, kernel: Kernel, slots: Sequence[Slot]) -> Iterator[Trained]:
@@ -106,7 +109,13 @@ def run_group(run: Run, kernel: Kernel, slots: Sequence[Slot]) -> Iterator[Train
     try:
         yield from group.train()
     except KeyboardInterrupt:
-        group.checkpoint(force=True)
+        if run.checkpoints.folder is not None:
+            where = "there" if group.consistent else "the checkpoint before"
+            if group.consistent:
+                group.save()
+            step = max(s.clock for s in slots)
+            how = f"the same fit with the same pool goes on from {where}"
+            run.progress.say(f"stopped at step {step:,} of {run.schedule.steps:,}: {how}")
         raise
 
 
@@ -122,37 +131,49 @@ def finish_only(run: Run, slot: Slot) -> Trained:
 class _Group:
     def __init__(self, run: Run, kernel: Kernel, slots: Sequence[Slot]) -> None:
         self.run, self.kernel, self.slots = run, kernel, slots
-        self.name = f"{slots[0].member.seed}-{slots[0].member.k:05d}-{len(slots)}"
+        self.name = group_name([s.position for s in slots])
         kernel.begin([s.member.k for s in slots], [s.point(0) for s in slots], torch.stack([s.key() for s in slots]))
-        self.patience = getattr(run.method, "patience", None)
+        self.patience = patience_of(run.method)
         self.kept_best: Any = None  # the states at the lowest validation NLL, with early stopping
-        self.spent = 0.0
+        self.spent, self.pace = 0.0, 0.0  # seconds in all, and a step
+        self.stackable = True  # until it is seen that evaluating is not
+        self.consistent = True  # whether states and slots tell of the same moment
 
     def train(self) -> Iterator[Trained]:
         self._resume()
         length = segment(self.run.schedule, self.run.data)
         began = time.perf_counter() - self.spent
         while any(not s.finished for s in self.slots):
-            going = [s for s in self.slots if not s.finished]
-            count = min(self._next(s, length) - s.clock for s in going)
-            losses = self.kernel.advance([s.clock for s in self.slots], count).tolist()
-            for slot, loss in zip(self.slots, losses):
-                slot.clock += count
-                slot.loss += loss
+            self.run.interrupt.check()
+            count = min(self._next(s, length) - s.clock for s in self.slots if not s.finished)
+            if count > 0:  # a run that goes on may be at a report
+                self._advance(min(count, max(1, int(BREATH / self.pace)) if self.pace else 1))
             self.spent = time.perf_counter() - began
             yield from self._report([j for j, s in enumerate(self.slots) if self._at_boundary(s, length)])
-            self.checkpoint()
+            if self.run.checkpoints.due() and any(not s.finished for s in self.slots):
+                self.save()
         self.run.checkpoints.remove(self.name)
 
-    def checkpoint(self, force: bool = False) -> None:
-        """Saves where all members stand, if it is time."""
-        if not self.run.checkpoints.due(force) or all(s.finished for s in self.slots):
-            return
+    def save(self) -> None:
+        """Writes where all members stand."""
         trees = {"state": self.kernel.states(), "best": self.kept_best, "bank": self.kernel.bank.contents()}
-        slots = [s.memory() | {"member": list(s.member)} for s in self.slots]
+        slots = [s.memory() for s in self.slots]
         self.run.checkpoints.write(
             self.name, trees, {"slots": slots, "spent": self.spent, "bank": self.kernel.bank.structure()}
         )
+
+    def _advance(self, count: int) -> None:
+        """Some steps of all members. How many at a time does not change what is computed, only when one looks up."""
+        self.consistent = False
+        began = time.perf_counter()
+        device = self.kernel.keys.device
+        before = torch.tensor([s.loss for s in self.slots], dtype=torch.float64, device=device)
+        losses = self.kernel.advance([s.clock for s in self.slots], count, before).tolist()
+        for slot, loss in zip(self.slots, losses):
+            slot.clock += count
+            slot.loss = loss
+        self.pace = (time.perf_counter() - began) / count
+        self.consistent = True
 
     def _resume(self) -> None:
         shape = {"state": self.kernel.states(), "best": self.kernel.states(), "bank": None}
@@ -161,13 +182,14 @@ class _Group:
             return
         trees, meta = found
         for j, (slot, memory) in enumerate(zip(self.slots, meta["slots"])):
-            slot.recall({k: v for k, v in memory.items() if k != "member"})
+            slot.recall(memory)
             if slot.attempt:
                 self.kernel.rekey(j, slot.key())
             self.kernel.put(j, take(trees["state"], j))
         self.kept_best, self.spent = trees["best"], meta["spent"]
         self.kernel.bank.restore(trees["bank"], meta["bank"])
         self.run.progress.say(f"going on from step {max(s.clock for s in self.slots):,}, where the last run stopped")
+        self.run.progress.advance(sum(s.boundary for s in self.slots), "")
 
     def _next(self, slot: Slot, length: int) -> int:
         return min(slot.boundary + length, self.run.schedule.steps)
@@ -176,37 +198,40 @@ class _Group:
         return not slot.finished and slot.clock == self._next(slot, length)
 
     def _report(self, due: list[int]) -> Iterator[Trained]:
-        """Curves, restarts, early stopping and the end, for the members that are at a report."""
+        """What is seen of the members that are at a report; then what follows from it, all at once."""
         if not due:
             return
-        run = self.run
+        run, slots = self.run, [self.slots[j] for j in due]
         val_nll = None if run.val is None else self._validate(run.val)
-        means = []
-        for j in due:
-            slot = self.slots[j]
-            means.append(slot.loss / (slot.clock - slot.boundary))
-            steps_made = slot.clock - slot.boundary
-            slot.boundary, slot.loss = slot.clock, 0.0
-            slot.curves["step"].append(float(slot.clock))
-            slot.curves["loss"].append(means[-1])
-            if val_nll is not None:
-                slot.curves.setdefault("val_nll", []).append(val_nll[j])
-            run.progress.advance(steps_made, _shown(means, val_nll))
+        means = [slot.loss / (slot.clock - slot.boundary) for slot in slots]
         if run.observe is not None:
-            who = tuple(self.slots[j].member for j in due)
-            seen = None if val_nll is None else torch.tensor([val_nll[j] for j in due])
-            step = max(self.slots[j].clock for j in due)
-            run.observe(Event(type(run.method).__name__, who, step, run.schedule.steps, torch.tensor(means), seen))
-        for j, mean in zip(due, means):
-            ended = False
-            if math.isfinite(mean):
-                ended = self._is_done(j, None if val_nll is None else val_nll[j])
-            if not math.isfinite(mean) or (ended and not self._is_finite(j)):
-                failed = self._restart(j)
-                if failed is not None:
-                    yield failed
-            elif ended:
-                yield self._finish(j)
+            loss = torch.tensor(means, dtype=torch.float64)
+            seen = None if val_nll is None else torch.tensor([val_nll[j] for j in due], dtype=torch.float64)
+            step, who = max(slot.clock for slot in slots), tuple(slot.member for slot in slots)
+            run.observe(Event(type(run.method).__name__, who, step, run.schedule.steps, loss, seen))
+        run.progress.advance(sum(slot.clock - slot.boundary for slot in slots), _shown(means, val_nll))
+        self.consistent = False
+        ended = [self._judge(j, mean, None if val_nll is None else val_nll[j]) for j, mean in zip(due, means)]
+        self.consistent = True
+        yield from (trained for trained in ended if trained is not None)
+
+    def _judge(self, j: int, mean: float, val_nll: float | None) -> Trained | None:
+        """Curves, restart, early stopping and the end of one member."""
+        slot = self.slots[j]
+        slot.boundary, slot.loss = slot.clock, 0.0
+        slot.curves["step"].append(float(slot.clock))
+        slot.curves["loss"].append(mean)
+        if val_nll is not None:
+            slot.curves.setdefault("val_nll", []).append(val_nll)
+        if not math.isfinite(mean):
+            return self._restart(j)
+        if not self._is_done(j, val_nll):
+            return None
+        state = self._result(j)
+        point = self.run.method.point(state)  # the loss of a step does not see what that step did
+        if not all(bool(x.isfinite().all()) for x in leaves(point) if x.is_floating_point()):
+            return self._restart(j)
+        return self._finish(j, state)
 
     def _is_done(self, j: int, val_nll: float | None) -> bool:
         slot, run = self.slots[j], self.run
@@ -222,11 +247,6 @@ class _Group:
             stopped = stopped or bool(run.method.done(take(self.kernel.states(), j)))
         return stopped or slot.clock >= run.schedule.steps
 
-    def _is_finite(self, j: int) -> bool:
-        """Whether the point of member j is: the loss of a step does not see what that step did."""
-        point = self.run.method.point(take(self.kernel.states(), j))
-        return all(bool(x.isfinite().all()) for x in leaves(point) if x.is_floating_point())
-
     def _keep_best(self, j: int) -> None:
         if self.kept_best is None:
             self.kept_best = tree_map(torch.clone, self.kernel.states())
@@ -234,11 +254,14 @@ class _Group:
         row = self.kernel.row(j)
         tree_map(lambda all_, one: all_[j].copy_(one), self.kept_best, row)
 
-    def _finish(self, j: int) -> Trained:
+    def _result(self, j: int) -> Any:
+        """The state that member j ends with: the last one, or with early stopping the best."""
+        best = self.kept_best is not None and math.isfinite(self.slots[j].best)
+        return tree_map(torch.clone, take(self.kept_best, j)) if best else self.kernel.row(j)
+
+    def _finish(self, j: int, state: Any) -> Trained:
         slot = self.slots[j]
         slot.finished = True
-        early = self.patience is not None and self.kept_best is not None
-        state = tree_map(torch.clone, take(self.kept_best, j)) if early else self.kernel.row(j)
         began = time.perf_counter()
         family = _finish(self.run, slot, state, self.kernel.bank.of(j))
         seconds = self.spent / len(self.slots) + time.perf_counter() - began
@@ -250,10 +273,11 @@ class _Group:
         if slot.attempt + 1 >= ATTEMPTS:
             slot.finished = True
             run.progress.say(f"{who} diverged at each of {ATTEMPTS} attempts and is left out")
+            run.checkpoints.fail(slot.position)
             return Trained(slot.position, None, slot.curves | {"seconds": [self.spent / len(self.slots)]})
         slot.restart()
         run.progress.say(
-            f"the loss of {who} is not finite after {step} steps: it starts anew, attempt {slot.attempt + 1}"
+            f"{who} is not finite after {step:,} steps: it starts anew, attempt {slot.attempt + 1} of {ATTEMPTS}"
         )
         self.kernel.rekey(j, slot.key())
         self.kernel.put(j, self.kernel.init(slot.point(slot.attempt), slot.key()))
@@ -271,17 +295,26 @@ class _Group:
             batch = Batch(inputs, targets, targets, torch.zeros(()), val.n, weights)
             return -problem.log_likelihood(point.params, point.buffers, batch)[0]
 
-        single = len(self.slots) == 1
-        states = self.kernel.states()
-        apply = nll if single else lift(nll, (0, None, None, None))
-        total = torch.zeros(len(self.slots), device=val.targets.device)
+        total = torch.zeros(len(self.slots), dtype=torch.float64, device=val.targets.device)
         with torch.no_grad():
             for begin in range(0, val.n, EVALUATE):
                 part = slice(begin, begin + EVALUATE)
                 inputs, weights = tree_map(lambda x, p=part: x[p], val.inputs), val.weights
                 rows = inputs, val.targets[part], None if weights is None else weights[part]
-                total += apply(take(states, 0) if single else states, *rows).reshape(-1)
+                total += self._each(nll, rows)
         return (total / val.n).tolist()
+
+    def _each(self, function: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
+        """`function(state, *arguments)` of all members: stacked where that can be, else one after another."""
+        states, g = self.kernel.states(), len(self.slots)
+        if g > 1 and self.stackable:
+            try:
+                return lift(function, (0, *(None for _ in arguments)))(states, *arguments)
+            except (RuntimeError, NotImplementedError) as error:  # nn.LSTM is stacked with gradients and not without
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                self.stackable = False
+        return torch.stack([function(take(states, j), *arguments) for j in range(g)])
 
 
 def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Family:

@@ -52,8 +52,8 @@ class Kernel(ABC):
         """Makes the states before the first step."""
 
     @abstractmethod
-    def advance(self, clocks: Sequence[int], count: int) -> Tensor:
-        """Makes `count` steps from each member's clock; returns the sum of the losses, (g,)."""
+    def advance(self, clocks: Sequence[int], count: int, total: Tensor) -> Tensor:
+        """Makes `count` steps from each member's clock; returns `total` (g,) plus the losses, added one by one."""
 
     @abstractmethod
     def states(self) -> Any:
@@ -103,11 +103,11 @@ class Kernel(ABC):
             return nullcontext()
         return torch.autocast(self.keys.device.type, self.autocast)
 
-    def dims(self, clock: int | None) -> tuple[Any, ...]:
+    def dims(self) -> tuple[Any, ...]:
         """Which arguments of `step` have a member axis."""
         shared = None if self.batches.shared else 0
         weighted = None if self.data.weights is None else shared
-        return (0, shared, shared, weighted, shared, 0, clock)
+        return (0, shared, shared, weighted, shared, 0, 0)
 
 
 class Eager(Kernel):
@@ -121,9 +121,9 @@ class Eager(Kernel):
 
     def load(self, points: Sequence[Point], keys: Tensor) -> None:
         if self.stacked:
-            self.state = lift(self.init)(stack(points), keys)
+            self.state = _dense(lift(self.init)(stack(points), keys))
         else:
-            self.state = self.init(points[0], keys[0])
+            self.state = _dense(self.init(points[0], keys[0]))
 
     def states(self) -> Any:
         return self.state if self.stacked else tree_map(lambda x: x.unsqueeze(0), self.state)
@@ -132,44 +132,51 @@ class Eager(Kernel):
         if self.stacked:
             tree_map(lambda all_, one: all_[j].copy_(one), self.state, state)
         else:
-            self.state = state
+            self.state = _dense(tree_map(torch.clone, state))
 
-    def advance(self, clocks: Sequence[int], count: int) -> Tensor:
+    def advance(self, clocks: Sequence[int], count: int, total: Tensor) -> Tensor:
         device = self.keys.device
-        together = len(set(clocks)) == 1
         index = self.batches.index(clocks, count)
         ticks = torch.tensor(clocks, device=device) + torch.arange(count, device=device)[:, None]  # (count, g)
         keys = Noise(self.keys.unsqueeze(0)).split(ticks).key  # (count, g, 2)
         if not self.stacked:
             keys, ticks, index = keys[:, 0], ticks[:, 0], index if self.batches.shared else index[:, 0]
-        elif together:
-            ticks = ticks[:, 0]
-        total = torch.zeros(self.size, device=device)
         for t in range(count):
             inputs = (*self.batches.gather(index[t]), index[t], keys[t], ticks[t])
-            info = self._descend(inputs, clocks[0] + t) if self.fused and together else self._update(inputs, together)
-            total += info.loss.reshape(-1)
+            info = self._descend(inputs, [c + t for c in clocks]) if self.fused else self._update(inputs)
+            total = total + info.loss.detach().reshape(-1)
             if info.keep is not None:
                 sample = info.sample if self.stacked else tree_map(lambda x: x.unsqueeze(0), info.sample)
                 self.bank.write(info.keep.reshape(-1), sample)
         return total
 
-    def _update(self, inputs: tuple[Any, ...], together: bool) -> Info:
-        self.state, info = self._lifted("step", self.step, None if together else 0)(self.state, *inputs)
+    def _update(self, inputs: tuple[Any, ...]) -> Info:
+        state, info = self._lifted("step", self.step)(self.state, *inputs)
+        self.state = _dense(state)
         return info
 
-    def _descend(self, inputs: tuple[Any, ...], clock: int) -> Info:
-        method = self.method
-        assert isinstance(method, GradientMethod)
-        grads, info = self._lifted("gradient", self._gradient, None)(self.state, *inputs)
-        state, steps = self.state, self.schedule.steps
+    def _descend(self, inputs: tuple[Any, ...], clocks: list[int]) -> Info:
+        grads, info = self._lifted("gradient", self._gradient)(self.state, *inputs)
+        state = self.state
         if info.keep is not None:
             info = info._replace(sample=tree_map(torch.clone, info.sample))  # the step below writes into the params
-        method.optimizer.step_in_place(state.params, grads, state.moments, clock, steps)
-        self.state = state._replace(buffers=state.buffers if info.buffers is None else info.buffers)
-        if type(method).absorb is not GradientMethod.absorb:
-            self.state = self._lifted("absorb", self._absorb, None)(self.state, *inputs)
+        self._move(state.params, grads, state.moments, clocks)
+        self.state = state._replace(buffers=state.buffers if info.buffers is None else _dense(info.buffers))
+        if type(self.method).absorb is not GradientMethod.absorb:  # type: ignore[attr-defined]
+            self.state = _dense(self._lifted("absorb", self._absorb)(self.state, *inputs))
         return info
+
+    def _move(self, params: Any, grads: Any, moments: Any, clocks: list[int]) -> None:
+        """The optimiser's step in one call; members that started anew are behind, and step again by themselves."""
+        assert isinstance(self.method, GradientMethod)
+        step, steps, latest = self.method.optimizer.step_in_place, self.schedule.steps, max(clocks)
+        behind = [j for j, clock in enumerate(clocks) if clock != latest]
+        rows = [tree_map(torch.clone, take((params, grads, moments), slice(j, j + 1))) for j in behind]
+        step(params, grads, moments, latest, steps)
+        for j, row in zip(behind, rows):
+            step(*row, clocks[j], steps)
+            whole = take((params, moments), slice(j, j + 1))
+            tree_map(lambda old, new: old.copy_(new), whole, (row[0], row[2]))
 
     def _gradient(self, state: Any, *inputs: Any) -> Any:
         assert isinstance(self.method, GradientMethod)
@@ -180,10 +187,10 @@ class Eager(Kernel):
         assert isinstance(self.method, GradientMethod)
         return self.method.absorb(state, Batch(inputs, targets, index, clock, self.batches.n, weights))
 
-    def _lifted(self, name: str, function: Callable[..., Any], clock: int | None) -> Callable[..., Any]:
-        where = (name, clock, self.batches.shared)
+    def _lifted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        where = (name, self.batches.shared)
         if where not in self._made:
-            made = lift(function, self.dims(clock)) if self.stacked else function
+            made = lift(function, self.dims()) if self.stacked else function
             compiled = self.compiled and name != "absorb"
             self._made[where] = torch.compile(made, dynamic=False) if compiled else made
         return self._made[where]
@@ -207,7 +214,7 @@ class Captured(Kernel):
         device, g = keys.device, self.size
         self._graph = None
         self.cells = fresh
-        self.loss = torch.zeros(g, device=device)
+        self.loss = torch.zeros(g, dtype=torch.float64, device=device)
         self.at = torch.zeros((), dtype=torch.long, device=device)  # the step within the segment
         batch = self.data.n if self.batches.batch_size is None else self.batches.batch_size
         rows = (self.longest, batch) if self.batches.shared else (self.longest, g, batch)
@@ -226,7 +233,7 @@ class Captured(Kernel):
         else:
             tree_map(lambda all_, one: all_[j].copy_(one), self.cells[0], state)
 
-    def advance(self, clocks: Sequence[int], count: int) -> Tensor:
+    def advance(self, clocks: Sequence[int], count: int, total: Tensor) -> Tensor:
         device = self.keys.device
         if self.batches.batch_size is not None:
             self.order[:count] = self.batches.index(clocks, count)
@@ -237,7 +244,7 @@ class Captured(Kernel):
         if self._graph is None:
             self._capture()
         assert self._graph is not None
-        self.loss.zero_()
+        self.loss.copy_(total)
         self.at.zero_()
         for _ in range(count):
             self._graph.replay()
@@ -304,8 +311,13 @@ class Captured(Kernel):
             clock, key, index = clock[0], key[0], index if self.batches.shared else index[0]
             new, info = self.step(state, *self.batches.gather(index), index, key, clock)
         else:
-            new, info = lift(self.step, self.dims(0))(state, *self.batches.gather(index), index, key, clock)
+            new, info = lift(self.step, self.dims())(state, *self.batches.gather(index), index, key, clock)
         for old, x in zip(leaves(state), leaves(new)):
             old.copy_(x)
         loss.add_(info.loss.detach())
         return None if info.keep is None else (info.keep, info.sample)
+
+
+def _dense(tree: Any) -> Any:
+    """The tree with leaves in plain order, which a checkpoint gives back: kernels then give the same bits."""
+    return tree_map(lambda x: x.contiguous(), tree)

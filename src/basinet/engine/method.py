@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ..testing import Bench, Check
 
 
+ENOUGH = 1000  # steps that bring small networks close to a mode at the default step size
+
+
 class Schedule(NamedTuple):
     """How long a method runs and on what."""
 
@@ -36,10 +39,14 @@ class Schedule(NamedTuple):
     bank: int = 0  # samples kept a member
 
     @staticmethod
-    def of_epochs(epochs: int, batch_size: int | None, n: int) -> Schedule:
-        """As many steps as visit n examples `epochs` times; all examples at once where a batch would hold them."""
+    def of_epochs(epochs: int | None, batch_size: int | None, n: int) -> Schedule:
+        """As many steps as visit n examples `epochs` times; all examples at once where a batch would hold them.
+
+        None is ENOUGH steps, or 10 epochs where that is more: small data need many epochs, large data few.
+        """
         batch = min(batch_size or n, n)
-        return Schedule(-(-epochs * n // batch), None if batch == n else batch)
+        steps = max(ENOUGH, -(-10 * n // batch)) if epochs is None else -(-epochs * n // batch)
+        return Schedule(steps, None if batch == n else batch)
 
 
 class Info(NamedTuple):
@@ -68,6 +75,9 @@ class Method(Saved, kind="method"):
         "train"  # norm statistics afterwards: as trained, or recomputed a draw
     )
     needs: ClassVar[frozenset[str]] = frozenset({"data"})  # which of data and val `fit` must be given
+    randomised: ClassVar[bool] = (
+        False  # draws noise for each example, so that equal problems give posteriors equal in law
+    )
     samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
 
     def adapt(self, problem: Problem) -> Problem:
@@ -110,6 +120,11 @@ class Method(Saved, kind="method"):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         """What theory says this method must give, measured: `basinet check` prints it, tests hold it."""
         return ()
+
+
+def patience_of(method: Method) -> int | None:
+    """Reports without a better validation NLL after which a member stops, for recipes that have such a field."""
+    return getattr(method, "patience", None)
 
 
 def potential_gradient(

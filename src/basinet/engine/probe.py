@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
+from .memory import is_out_of_memory
+
 Strategy = Literal["stacked", "streams", "loop"]
 STRATEGIES = ("stacked", "streams", "loop")
 LONG = 90.0  # seconds of eager training on a CPU above which compiling pays for itself
@@ -99,7 +101,7 @@ def _on_gpu(asked: Strategy | None, compiled: bool | None, members: int, module:
         plan = Plan(strategy, True, "")
         try:
             tried.append((_try(attempt, plan, members), plan))
-        except UnkeyedRandomness:
+        except (UnkeyedRandomness, TooLarge):
             raise
         except Exception as error:
             reasons.append(f"{strategy}: {_first_line(error)}")
@@ -127,6 +129,10 @@ def has_convolutions(module: nn.Module) -> bool:
     return any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
 
 
+class TooLarge(MemoryError):
+    """The members that were tried at once do not fit."""
+
+
 class UnkeyedRandomness(ValueError):
     """A module draws random numbers that no key controls."""
 
@@ -136,6 +142,8 @@ def _try(attempt: Try, plan: Plan, members: int) -> float:
     try:
         seconds = attempt(plan, members)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise TooLarge(str(error)) from error
         if "randomness error mode" in str(error):
             raise UnkeyedRandomness(_MESSAGE) from error
         raise

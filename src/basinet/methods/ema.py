@@ -34,7 +34,7 @@ class EMA(GradientMethod):
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
 
-    epochs: int = 50  # passes through the data
+    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
     batch_size: int | None = 128  # examples a step; None: all
     horizon: float = 5.0  # epochs after which a visited weight counts 1/e of the newest
     optimizer: Optimizer = Adam(lr=1e-3)  # how a gradient becomes a step; constant, since the average does the settling
@@ -42,7 +42,7 @@ class EMA(GradientMethod):
     def __post_init__(self) -> None:
         if not 0 < self.horizon < math.inf:
             raise ValueError(f"expected a finite horizon of more than 0 epochs, got {self.horizon}")
-        if self.epochs < 1:
+        if self.epochs is not None and self.epochs < 1:
             raise ValueError(f"expected at least 1 epoch to average over, got {self.epochs}")
 
     def schedule(self, n: int) -> Schedule:

@@ -32,9 +32,14 @@ class MAP(GradientMethod):
     the end is a mode and not a place around which the last batches swing.
     """
 
-    epochs: int = 50  # passes through the data
+    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
+    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: never
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"expected patience of at least 1 report, or None, got {self.patience}")
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)

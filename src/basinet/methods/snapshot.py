@@ -1,0 +1,129 @@
+"""Snapshots: one run of descent that anneals again and again, and what it found at the end of each cycle.
+
+    eta_t = peak (1 + cos(pi (t mod L) / L)) / 2,   L = steps / cycles;   kept: theta_L, theta_2L, ..., theta_steps
+
+Each cycle begins with a step size that leaves the last mode and ends with one that settles in the next (Huang et al.
+2017): K modes for the price of one training. They are less diverse than K runs, since each starts where the last ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..core.noise import Noise
+from ..core.tree import Params, Point, concatenate, ravel, stack, take
+from ..data import Data
+from ..engine import Descent, GradientMethod, Info, Schedule
+from ..engine.method import Entry, potential_gradient
+from ..families import Empirical
+from ..optim import SGD, Adam, Cyclic, Optimizer
+from ..problem import Batch, Problem
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(GradientMethod):
+    """The last weights of each cycle of a learning rate that falls to zero and starts again, with equal mass.
+
+    A learning rate given as a number becomes `Cyclic` with that peak. Steps are rounded up to whole cycles. Each
+    snapshot keeps its own norm statistics.
+    """
+
+    epochs: int = 100  # passes through the data, over all cycles
+    batch_size: int | None = 128  # examples a step; None: all
+    cycles: int = 5  # snapshots kept, one at the end of each cycle
+    optimizer: Optimizer = Adam(lr=3e-3)  # how a gradient becomes a step; its lr is the peak of every cycle
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.cycles, int) and self.cycles >= 1):
+            raise ValueError(f"expected at least 1 cycle, got {self.cycles!r}")
+        if self.epochs < 1:
+            raise ValueError(f"expected at least 1 epoch, got {self.epochs}")
+        rate = _cyclic(self.optimizer.lr, self.cycles)
+        object.__setattr__(self, "optimizer", replace(self.optimizer, lr=rate))  # type: ignore[type-var]
+
+    def schedule(self, n: int) -> Schedule:
+        planned = Schedule.of_epochs(self.epochs, self.batch_size, n)
+        length = -(-planned.steps // self.cycles)
+        return Schedule(length * self.cycles, planned.batch_size, bank=self.cycles - 1)  # the last one is the state
+
+    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
+        grads, info = potential_gradient(state.params, state.buffers, batch, problem, noise)
+        length = self.schedule(batch.total).steps // self.cycles
+        ended = (batch.step > 0) & (batch.step % length == 0)  # what this step starts from is what a cycle ended with
+        return grads, info._replace(keep=ended, sample=Point(state.params, state.buffers))
+
+    def finish(
+        self,
+        state: Descent,
+        samples: Any,
+        problem: Problem,
+        data: Data | None,
+        val: Data | None,
+        noise: Noise,
+    ) -> Empirical:
+        last = stack([Point(state.params, state.buffers)])
+        kept = last if samples is None else concatenate([samples, last])
+        return Empirical(kept.params, kept.buffers, self.cycles)
+
+    @classmethod
+    def lineup(cls) -> Iterable[Entry]:
+        return (Entry("snapshots", cls(), 1),)
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        exact = bench.conjugate()
+        cycles, length, peak = 4, 50, 0.3
+        recipe = cls(epochs=cycles * length, batch_size=None, cycles=cycles, optimizer=SGD(lr=peak))
+        steps = recipe.schedule(exact.data.n).steps
+        rates = torch.as_tensor(recipe.optimizer.learning_rate(torch.arange(steps), steps)).reshape(cycles, length)
+        yield bench.close(
+            "rate at the start of each cycle, over the peak", "1", rates[:, 0] / peak, torch.ones(cycles), 1e-12
+        )
+        ends = rates[:, -1] / peak
+        yield bench.close("rate at the end of each cycle, over the peak", "0", ends, torch.zeros(cycles), 1e-3)
+        yield bench.close("rate a cycle later", "the same", rates[1:], rates[:-1], 1e-12)
+
+        def kept(recipe: Snapshot) -> Tensor:
+            family = take(bench.fit(recipe, exact.problem, exact.data).parts[0].family, 0)
+            assert isinstance(family, Empirical)
+            return ravel(family.params, 1)  # (cycles, d)
+
+        still = cls(epochs=1, batch_size=None, cycles=1, optimizer=SGD(lr=0.0))
+        visited, along = kept(still)[0] - exact.mean, []
+        for step, eta in enumerate(rates.reshape(-1)):
+            visited = visited - eta * (exact.precision @ visited) / exact.data.n
+            along += [exact.mean + visited] if (step + 1) % length == 0 else []
+        says = "mu + prod_t (I - eta_t Lambda / N) (theta_0 - mu), t to the end of each cycle"
+        yield bench.close(
+            "snapshots along gradient descent on a quadratic", says, kept(recipe), torch.stack(along), 1e-10
+        )
+        for name, batch_size, epochs, rate, tolerance in (
+            ("full batch", None, 900, 0.2, 1e-6),
+            ("batches of 10", 10, 300, 0.05, 0.02),  # an eighth of the posterior's standard deviation
+        ):
+            descent = SGD(lr=rate, momentum=0.9)
+            found = kept(cls(epochs=epochs, batch_size=batch_size, cycles=3, optimizer=descent))
+            count = torch.tensor(len(found))
+            yield bench.close(f"number of snapshots, {name}", "that of cycles", count, torch.tensor(3), 0.0)
+            center = exact.mean.expand_as(found)
+            yield bench.close(f"each snapshot on the conjugate posterior, {name}", "mu", found, center, tolerance)
+
+
+def _cyclic(rate: Any, cycles: int) -> Cyclic:
+    """The rate of all cycles, from its peak or as it was given."""
+    if isinstance(rate, (int, float)):
+        return Cyclic(peak=rate, cycles=cycles)
+    if not isinstance(rate, Cyclic) or rate.cycles != cycles:
+        raise ValueError(
+            f"expected a learning rate that falls in {cycles} cycles, got {rate}: give the peak as a number, such as "
+            f"optimizer=SGD(lr=0.1), or Cyclic(peak=..., cycles={cycles})"
+        )
+    return rate
