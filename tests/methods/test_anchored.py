@@ -123,7 +123,7 @@ def test_anchors_are_draws_from_the_prior_and_the_prior_is_centred_on_them(scale
     centre = {"0.weight": torch.full((3, 2), 5.0), "2.bias": torch.tensor([-2.0])} if centred else None
     prior = bn.priors.Normal(scale=scale, centre=centre)
     problem = bn.Problem(make, bn.likelihoods.Gaussian(noise=0.5, learned=True), prior)
-    recipe, point, count = Anchored(), problem.init(bn.Noise.seed(1)), 2000
+    recipe, point, count = Anchored(target_noise=False), problem.init(bn.Noise.seed(1)), 2000
     drawn = lift(lambda key: recipe.init(point, problem, bn.Noise(key)).memory.anchor)(
         bn.Noise.seed(2).spread(count).key
     )

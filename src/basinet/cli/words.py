@@ -91,15 +91,25 @@ def make_rules(
     return Rules(**words, keep=tuple(keep or ()), drop=tuple(drop or ()), categories=tuple(categories or ()))
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "None": (type(None),),
+}
+
+
 def make_recipe(name: str, settings: Sequence[str]) -> Method:
     """A method with the hyperparameters of NAME=VALUE."""
     from ..core.nearest import did_you_mean
     from ..methods import find
 
     cls = find(name)
+    plain = {f.name: str(f.type).split(" | ") for f in fields(cls)}
     plain = {
-        f.name: f.default for f in fields(cls) if f.default is None or isinstance(f.default, (bool, int, float, str))
-    }
+        name: words for name, words in plain.items() if set(words) <= set(_KINDS)
+    }  # numbers and words, not objects
     found: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -109,10 +119,8 @@ def make_recipe(name: str, settings: Sequence[str]) -> Method:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             value = text
-        default = plain[key]
-        fits = value is None or isinstance(value, (int, float) if isinstance(default, float) else type(default))
-        if not fits and default is not None:
-            raise ValueError(f"expected {key} of {cls.__name__} as {type(default).__name__}, got {text!r}")
+        if not any(type(value) in _KINDS[word] for word in plain[key]):
+            raise ValueError(f"expected {key} of {cls.__name__} as {' or '.join(plain[key])}, got {text!r}")
         found[key] = value
     return cls(**found)
 

@@ -151,7 +151,7 @@ class Data:
 
     def _pick(self, index: slice | Tensor) -> Data:
         weights = None if self.weights is None else self.weights[index]
-        return Data(tree.take(self.inputs, index), self.targets[index], weights)
+        return Data(tree.take(self.inputs, index), self.targets[index], weights, augment=self.augment)
 
     def _need_no_rows(self, verb: str, advice: str) -> None:
         if self.rows is not None:
