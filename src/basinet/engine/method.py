@@ -20,7 +20,7 @@ from ..core.noise import Noise
 from ..core.registry import Saved
 from ..core.tree import Params, Point
 from ..data import Data
-from ..families import Family
+from ..families import Delta, Family
 from ..optim import Optimizer
 from ..problem import Batch, Problem
 
@@ -179,3 +179,10 @@ class GradientMethod(Method, kind="method"):
 
     def point(self, state: Descent) -> Point:
         return Point(state.params, state.buffers)
+
+    def finish(
+        self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> Family:
+        """The point where descent ended; methods that keep more than a point say so."""
+        point = self.point(state)
+        return Delta(point.params, point.buffers)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,10 +22,8 @@ from torch.func import grad_and_value
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, Point, ravel
-from ..data import Data
 from ..engine import Descent, GradientMethod, Info, Schedule
 from ..engine.method import Entry
-from ..families import Delta
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Batch, Problem
 from ..problem.likelihoods import Gaussian
@@ -104,17 +102,6 @@ class Anchored(GradientMethod):
 
         grads, (value, after) = grad_and_value(loss, has_aux=True)(state.params)
         return grads, Info(value, buffers=after)
-
-    def finish(
-        self,
-        state: Descent,
-        samples: Any,
-        problem: Problem,
-        data: Data | None,
-        val: Data | None,
-        noise: Noise,
-    ) -> Delta:
-        return Delta(state.params, state.buffers)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
 from ..core.noise import Noise
 from ..core.tree import Params, Point, ravel, tree_map
-from ..data import Data
 from ..engine import Descent, GradientMethod, Info, Schedule
 from ..engine.method import potential_gradient
-from ..families import Delta
 from ..optim import SGD, Adam, Optimizer
 from ..problem import Batch, Problem
 
@@ -67,17 +65,6 @@ class EMA(GradientMethod):
 
     def point(self, state: Descent) -> Point:
         return Point(state.memory, state.buffers)
-
-    def finish(
-        self,
-        state: Descent,
-        samples: Any,
-        problem: Problem,
-        data: Data | None,
-        val: Data | None,
-        noise: Noise,
-    ) -> Delta:
-        return Delta(state.memory, state.buffers)
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:

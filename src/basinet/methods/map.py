@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.noise import Noise
 from ..core.tree import Params
-from ..data import Data
 from ..engine import Descent, GradientMethod, Info, Schedule
 from ..engine.method import Entry, potential_gradient
-from ..families import Delta
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Batch, Problem
 
@@ -46,17 +44,6 @@ class MAP(GradientMethod):
 
     def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
         return potential_gradient(state.params, state.buffers, batch, problem, noise)
-
-    def finish(
-        self,
-        state: Descent,
-        samples: Any,
-        problem: Problem,
-        data: Data | None,
-        val: Data | None,
-        noise: Noise,
-    ) -> Delta:
-        return Delta(state.params, state.buffers)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

@@ -19,7 +19,6 @@ from torch import Tensor
 from ..core.model import Mode, Model
 from ..core.noise import Noise
 from ..core.tree import Params, Point
-from ..data import Data
 from ..data.toys import gaps, in_gaps
 from ..engine import Descent, GradientMethod, Info, Schedule
 from ..engine.method import Entry, potential_gradient
@@ -109,17 +108,6 @@ class RandomPrior(GradientMethod):
 
     def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
         return potential_gradient(state.params, state.buffers, batch, problem, noise)
-
-    def finish(
-        self,
-        state: Descent,
-        samples: Any,
-        problem: Problem,
-        data: Data | None,
-        val: Data | None,
-        noise: Noise,
-    ) -> Delta:
-        return Delta(state.params, state.buffers)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
