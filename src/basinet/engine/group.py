@@ -310,7 +310,7 @@ class _Group:
         if g > 1 and self.stackable:
             try:
                 return lift(function, (0, *(None for _ in arguments)))(states, *arguments)
-            except (RuntimeError, NotImplementedError) as error:  # nn.LSTM is stacked with gradients and not without
+            except RuntimeError as error:  # nn.LSTM is stacked with gradients and not without
                 if isinstance(error, torch.OutOfMemoryError):
                     raise
                 self.stackable = False

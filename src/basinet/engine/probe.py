@@ -119,7 +119,7 @@ def _stacked_if_possible(attempt: Try, members: int) -> tuple[Plan, float]:
         return plan, _try(attempt, plan, members)
     except UnkeyedRandomness:
         raise
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError) as error:
         plan = Plan("loop", False, f"the network cannot be stacked ({_first_line(error)})")
         return plan, _try(attempt, plan, members)
 

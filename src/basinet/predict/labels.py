@@ -11,14 +11,17 @@ from torch.distributions import Bernoulli
 from torch.nn.functional import logsigmoid
 
 from ..problem.likelihoods import LabelLikelihood, aligned
-from .predictive import Predictive, weighted
+from .outcomes import OutcomePredictive
+from .predictive import weighted
 
 
 @dataclass(frozen=True, eq=False)
-class LabelPredictive(Predictive):
-    """Each label is a class of its own with two outcomes. Its total uncertainty is the entropy of its probability,
-    H[p] = -p log p - (1 - p) log(1 - p); aleatoric the mean entropy of the samples, between and within as for classes.
-    All elementwise, (B, ..., L), in nats. Given a sample the labels are independent; the mixture's are not."""
+class LabelPredictive(OutcomePredictive):
+    """Each label is a class of its own with two outcomes: H[p] = -p log p - (1 - p) log(1 - p).
+
+    `probs`, that a label is there, and entropies are elementwise, (B, ..., L). Given a sample the labels are
+    independent; the mixture's are not.
+    """
 
     @cached_property
     def logits(self) -> Tensor:
@@ -26,39 +29,17 @@ class LabelPredictive(Predictive):
         assert isinstance(self.likelihood, LabelLikelihood)
         return self.likelihood.logits(self.outputs, self.learned)
 
-    @cached_property
-    def member_probs(self) -> Tensor:
-        """Probabilities of each member, averaged over its samples, (M, B, ..., L)."""
-        inside = self.member_mass()[1].to(self.logits)
-        return torch.einsum("ms,ms...->m...", inside, self.logits.sigmoid())
+    def sample_probs(self) -> Tensor:
+        return self.logits.sigmoid()
 
-    @cached_property
-    def probs(self) -> Tensor:
-        """The probability that each label is there, averaged over members and samples, (B, ..., L)."""
-        return weighted(self.member_mass()[0], self.member_probs)
-
-    @cached_property
-    def entropy(self) -> Tensor:
-        """The entropy of each label: total uncertainty, (B, ..., L)."""
-        return binary_entropy(self.probs)
+    def entropy_of(self, probs: Tensor) -> Tensor:
+        return torch.special.entr(probs) + torch.special.entr(1 - probs)
 
     @cached_property
     def aleatoric(self) -> Tensor:
         x = self.logits.clamp(-1e4, 1e4)  # where an outcome has no probability it adds nothing
         each = -x.sigmoid() * logsigmoid(x) - (-x).sigmoid() * logsigmoid(-x)
         return weighted(self.mass, each)
-
-    @cached_property
-    def between(self) -> Tensor:
-        return (self.entropy - self._member_entropy).clamp(min=0)
-
-    @cached_property
-    def within(self) -> Tensor:
-        return (self._member_entropy - self.aleatoric).clamp(min=0)
-
-    @cached_property
-    def _member_entropy(self) -> Tensor:
-        return weighted(self.member_mass()[0], binary_entropy(self.member_probs))
 
     def log_densities(self, targets: Tensor) -> Tensor:
         y = aligned(self.outputs[0, 0], targets).to(self.logits.dtype)
@@ -67,8 +48,3 @@ class LabelPredictive(Predictive):
     def to_distribution(self) -> Bernoulli:
         """The labels one by one: their marginals."""
         return Bernoulli(probs=self.probs, validate_args=False)
-
-
-def binary_entropy(p: Tensor) -> Tensor:
-    """-p log p - (1 - p) log(1 - p), zero at both ends."""
-    return torch.special.entr(p) + torch.special.entr(1 - p)
