@@ -22,10 +22,7 @@ from .tree import Params
 _MASK = 0xFFFFFFFF
 _MULTIPLY = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_BLOCKS, _NAMES = (
-    0,
-    1,
-)  # the last counter word: numbers are read from one half of a key's space, keys from the other
+_BLOCKS, _NAMES = 0, 1  # the last counter word: numbers are read from one half of a key's space, keys from the other
 
 
 def philox(counter: Sequence[Tensor | int], key: Sequence[Tensor | int]) -> tuple[Tensor, ...]:
@@ -70,7 +67,7 @@ class Noise(NamedTuple):
             number = name.long() if isinstance(name, Tensor) else name
             c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0  # type: ignore[assignment]
         k0, k1 = self.key.unbind(-1)
-        first = torch.zeros_like(k0) + c0
+        first = _zero(k0) + c0
         words = philox(
             (first, torch.zeros_like(first) + c1, torch.full_like(first, c2), torch.full_like(first, _NAMES)),
             (k0, k1),
@@ -84,7 +81,7 @@ class Noise(NamedTuple):
     def words(self, n: int) -> Tensor:
         """`n` uniform 32-bit words, int64 of shape (n,). For one key, not a stack of keys (lift it over those)."""
         k0, k1 = self.key.unbind(-1)
-        block = torch.arange((n + 3) // 4, device=self.key.device)
+        block = _zero(k0) + torch.arange((n + 3) // 4, device=self.key.device)
         zero = torch.zeros_like(block)
         return torch.stack(philox((block, zero, zero, zero + _BLOCKS), (k0, k1)), -1).reshape(-1)[:n]
 
@@ -107,10 +104,7 @@ class Noise(NamedTuple):
             u, v = _fraction(a, b) + 2.0**-53, _fraction(c, d)  # u in (0, 1]: its logarithm is finite
         else:
             a, c = self.words(2 * pairs).reshape(pairs, 2).unbind(-1)
-            u, v = (
-                (a.float() + 1) * 2.0**-32,
-                c.float() * 2.0**-32,
-            )  # all 32 bits: tails to 6.6 standard deviations
+            u, v = (a.float() + 1) * 2.0**-32, c.float() * 2.0**-32  # all 32 bits: tails to 6.6 standard deviations
         radius, angle = (-2 * u.log()).sqrt(), 2 * math.pi * v
         z = torch.stack((radius * angle.cos(), radius * angle.sin()), -1).reshape(-1)[:n]
         return z.reshape(like.shape).to(like)
@@ -137,6 +131,11 @@ class Noise(NamedTuple):
         """One Python integer of 63 bits, to seed a generator that is not ours (nn.init's)."""
         a, b = self.words(2).tolist()
         return (a << 31) | (b >> 1)
+
+
+def _zero(word: Tensor) -> Tensor:
+    """Zero that a compiler cannot see: Inductor would multiply a bare arange as a 32-bit index, which overflows."""
+    return word & 0
 
 
 def _fraction(a: Tensor, b: Tensor) -> Tensor:

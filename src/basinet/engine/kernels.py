@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from ..core.lift import lift
 from ..core.noise import Noise
@@ -25,6 +26,7 @@ from ..data import Data
 from ..problem import Batch, Problem
 from .bank import Bank
 from .batches import Batches
+from .memory import is_out_of_memory
 from .method import GradientMethod, Info, Method, Schedule
 
 WARM_UP = 3  # steps before a graph is captured: libraries choose their algorithms in them
@@ -117,6 +119,8 @@ class Eager(Kernel):
         super().__init__(*args, **options)
         self.stacked, self.compiled = stacked, compiled
         self.fused = isinstance(self.method, GradientMethod)
+        plain = self.fused and type(self.method).gradient is GradientMethod.gradient  # type: ignore[attr-defined]
+        self.outside = plain and not self.compiled  # gradients are taken outside of what is lifted
         self._made: dict[Any, Callable[..., Any]] = {}
 
     def load(self, points: Sequence[Point], keys: Tensor) -> None:
@@ -156,8 +160,8 @@ class Eager(Kernel):
         return info
 
     def _descend(self, inputs: tuple[Any, ...], clocks: list[int]) -> Info:
-        grads, info = self._lifted("gradient", self._gradient)(self.state, *inputs)
         state = self.state
+        grads, info = self._gradients(state, inputs)
         if info.keep is not None:
             info = info._replace(sample=tree_map(torch.clone, info.sample))  # the step below writes into the params
         self._move(state.params, grads, state.moments, clocks)
@@ -165,6 +169,25 @@ class Eager(Kernel):
         if type(self.method).absorb is not GradientMethod.absorb:  # type: ignore[attr-defined]
             self.state = _dense(self._lifted("absorb", self._absorb)(self.state, *inputs))
         return info
+
+    def _gradients(self, state: Any, inputs: tuple[Any, ...]) -> tuple[Any, Info]:
+        if self.outside:
+            try:
+                return self._backward(state, inputs)
+            except RuntimeError as error:  # nn.LSTM is stacked where its gradient is taken inside, and not otherwise
+                if is_out_of_memory(error) or not self.stacked:
+                    raise
+                self.outside = False
+        return self._lifted("gradient", self._gradient)(state, *inputs)
+
+    def _backward(self, state: Any, inputs: tuple[Any, ...]) -> tuple[Any, Info]:
+        """The gradients of all losses by one backward pass: that of their sum, since members share nothing."""
+        flat, structure = pytree.tree_flatten(state.params)
+        flat = [x.detach().requires_grad_() for x in flat]
+        with torch.enable_grad():
+            info = self._lifted("loss", self._loss)(pytree.tree_unflatten(flat, structure), state, *inputs)
+            grads = torch.autograd.grad(info.loss.sum(), flat, materialize_grads=True)
+        return pytree.tree_unflatten(list(grads), structure), tree_map(lambda x: x if x is None else x.detach(), info)
 
     def _move(self, params: Any, grads: Any, moments: Any, clocks: list[int]) -> None:
         """The optimiser's step in one call; members that started anew are behind, and step again by themselves."""
@@ -178,6 +201,11 @@ class Eager(Kernel):
             whole = take((params, moments), slice(j, j + 1))
             tree_map(lambda old, new: old.copy_(new), whole, (row[0], row[2]))
 
+    def _loss(self, params: Any, state: Any, *inputs: Any) -> Info:
+        assert isinstance(self.method, GradientMethod)
+        with self.precision():
+            return self.method.loss(params, state, self.batch(*inputs), self.problem, Noise(inputs[4]))
+
     def _gradient(self, state: Any, *inputs: Any) -> Any:
         assert isinstance(self.method, GradientMethod)
         with self.precision():
@@ -190,7 +218,8 @@ class Eager(Kernel):
     def _lifted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         where = (name, self.batches.shared)
         if where not in self._made:
-            made = lift(function, self.dims()) if self.stacked else function
+            dims = (0, *self.dims()) if name == "loss" else self.dims()
+            made = lift(function, dims) if self.stacked else function
             compiled = self.compiled and name != "absorb"
             self._made[where] = torch.compile(made, dynamic=False) if compiled else made
         return self._made[where]

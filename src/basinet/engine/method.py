@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
 from ..core.noise import Noise
 from ..core.registry import Saved
@@ -127,19 +126,6 @@ def patience_of(method: Method) -> int | None:
     return getattr(method, "patience", None)
 
 
-def potential_gradient(
-    params: Params, buffers: Params, batch: Batch, problem: Problem, noise: Noise
-) -> tuple[Params, Info]:
-    """The gradient of the potential per example, U T / N, at `params`, and Info with loss and buffers."""
-
-    def loss(params: Params) -> tuple[Tensor, Params]:
-        potential, after = problem.potential(params, buffers, batch, noise, "train")
-        return potential / problem.scale(batch.total), after
-
-    grads, (value, after) = grad_and_value(loss, has_aux=True)(params)
-    return grads, Info(value, buffers=after)
-
-
 class Descent(NamedTuple):
     """The state of a gradient method."""
 
@@ -151,17 +137,30 @@ class Descent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method, kind="method"):
-    """A method that is a gradient and an elementwise optimiser: it writes `gradient`, has an `optimizer`, and no
-    `update`.
+    """A method that descends a loss with an elementwise optimiser: it writes `loss` (or `gradient`, where the direction
+    is not the gradient of anything) and has an `optimizer`, but no `update`.
 
-    The engine may lift the gradient and apply the optimiser to the stacked leaves, which is the same for each member.
+    The engine may lift the loss, take the gradient of all members at once, and apply the optimiser to the stacked
+    leaves, which is the same for each member.
     """
 
     optimizer: Optimizer  # how a gradient becomes a step; final classes give it a default
 
-    @abstractmethod
+    def loss(self, params: Any, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
+        """What is descended, at `params`, and the buffers after it: by default the potential per example, U T / N,
+        where `params` are the network's."""
+        potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
+        return Info(potential / problem.scale(batch.total), buffers=buffers)
+
     def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Any, Info]:
         """The gradient with respect to state.params, and Info with the buffers after the pass."""
+
+        def loss(params: Any) -> tuple[Tensor, dict[str, Any]]:
+            info = self.loss(params, state, batch, problem, noise)
+            return info.loss, {name: x for name, x in info._asdict().items() if x is not None}
+
+        grads, info = torch.func.grad(loss, has_aux=True)(state.params)
+        return grads, Info(**info)
 
     def absorb(self, state: Descent, batch: Batch) -> Descent:
         """What the method does after the optimiser's step: by default nothing."""

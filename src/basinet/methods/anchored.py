@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
 from ..core.lift import lift
 from ..core.noise import Noise
@@ -83,25 +82,18 @@ class Anchored(GradientMethod):
         tether = Tether(anchor, noise.split("targets").key)
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), tether)
 
-    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
+    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
         tether, prior, likelihood = state.memory, _normal(problem), problem.likelihood
-        noisy = isinstance(likelihood, Gaussian) and self.target_noise is not False
-        unit = _unit_noise(tether.key, batch, problem.temperature) if noisy else None
+        network, learned = problem.split(params)
+        if isinstance(likelihood, Gaussian) and self.target_noise is not False:
+            sigma = likelihood.distribution(batch.targets, learned).stddev
+            unit = _unit_noise(tether.key, batch, problem.temperature)
+            batch = batch._replace(targets=batch.targets + sigma * unit)
+        potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
         scales = prior.scales(tether.anchor)
-
-        def loss(params: Params) -> tuple[Tensor, Params]:
-            network, learned = problem.split(params)
-            seen = batch
-            if isinstance(likelihood, Gaussian) and unit is not None:
-                sigma = likelihood.distribution(batch.targets, learned).stddev
-                seen = batch._replace(targets=batch.targets + sigma * unit)
-            potential, after = problem.potential(params, state.buffers, seen, noise, "train")
-            anchored = torch.stack([((network[n] - a) / scales[n]).square().sum() for n, a in tether.anchor.items()])
-            moved = (0.5 * anchored.sum() - prior.energy(network)) / _prior_temperature(problem)  # in the prior's place
-            return (potential + moved) / problem.scale(batch.total), after
-
-        grads, (value, after) = grad_and_value(loss, has_aux=True)(state.params)
-        return grads, Info(value, buffers=after)
+        anchored = torch.stack([((network[n] - a) / scales[n]).square().sum() for n, a in tether.anchor.items()])
+        moved = (0.5 * anchored.sum() - prior.energy(network)) / _prior_temperature(problem)  # in the prior's place
+        return Info((potential + moved) / problem.scale(batch.total), buffers=buffers)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 
 from ..core.noise import Noise
-from ..core.tree import Params, Point, ravel, tree_map
-from ..engine import Descent, GradientMethod, Info, Schedule
-from ..engine.method import potential_gradient
+from ..core.tree import Point, ravel, tree_map
+from ..engine import Descent, GradientMethod, Schedule
 from ..optim import SGD, Adam, Optimizer
 from ..problem import Batch, Problem
 
@@ -53,9 +52,6 @@ class EMA(GradientMethod):
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         average = tree_map(torch.zeros_like, point.params)  # the first step puts all weight on the first iterate
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), average)
-
-    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
-        return potential_gradient(state.params, state.buffers, batch, problem, noise)
 
     def absorb(self, state: Descent, batch: Batch) -> Descent:
         rate = self.forgetting(batch.total)

@@ -11,12 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.noise import Noise
-from ..core.tree import Params
-from ..engine import Descent, GradientMethod, Info, Schedule
-from ..engine.method import Entry, potential_gradient
+from ..engine import GradientMethod, Schedule
+from ..engine.method import Entry
 from ..optim import SGD, Adam, Cosine, Optimizer
-from ..problem import Batch, Problem
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -41,9 +38,6 @@ class MAP(GradientMethod):
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
-
-    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
-        return potential_gradient(state.params, state.buffers, batch, problem, noise)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

@@ -20,12 +20,12 @@ from ..core.model import Mode, Model
 from ..core.noise import Noise
 from ..core.tree import Params, Point
 from ..data.toys import gaps, in_gaps
-from ..engine import Descent, GradientMethod, Info, Schedule
-from ..engine.method import Entry, potential_gradient
+from ..engine import Descent, GradientMethod, Schedule
+from ..engine.method import Entry
 from ..families import Delta
 from ..networks import MLP
 from ..optim import SGD, Adam, Cosine, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 from ..problem.priors import Normal
 
@@ -105,9 +105,6 @@ class RandomPrior(GradientMethod):
             assert isinstance(problem.network, Summed)
             buffers = buffers | problem.network.draw(problem.split(point.params)[0], noise.split("random prior"))
         return Descent(point.params, buffers, self.optimizer.init(point.params))
-
-    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
-        return potential_gradient(state.params, state.buffers, batch, problem, noise)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

@@ -19,7 +19,7 @@ from ..core.noise import Noise
 from ..core.tree import Params, Point, concatenate, ravel, stack, take
 from ..data import Data
 from ..engine import Descent, GradientMethod, Info, Schedule
-from ..engine.method import Entry, potential_gradient
+from ..engine.method import Entry
 from ..families import Empirical
 from ..optim import SGD, Adam, Cyclic, Optimizer
 from ..problem import Batch, Problem
@@ -54,11 +54,11 @@ class Snapshot(GradientMethod):
         length = -(-planned.steps // self.cycles)
         return Schedule(length * self.cycles, planned.batch_size, bank=self.cycles - 1)  # the last one is the state
 
-    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Params, Info]:
-        grads, info = potential_gradient(state.params, state.buffers, batch, problem, noise)
+    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
+        info = super().loss(params, state, batch, problem, noise)
         length = self.schedule(batch.total).steps // self.cycles
         ended = (batch.step > 0) & (batch.step % length == 0)  # what this step starts from is what a cycle ended with
-        return grads, info._replace(keep=ended, sample=Point(state.params, state.buffers))
+        return info._replace(keep=ended, sample=Point(state.params, state.buffers))
 
     def finish(
         self,

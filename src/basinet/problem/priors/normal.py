@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ...core.nearest import did_you_mean
 from ...core.noise import Noise
 from ...core.tree import Params
-from .prior import Prior, constant, total
+from .prior import Prior, constant
 from .scales import Scale, check_layers, check_scale, scales_of
 
 
@@ -32,7 +33,8 @@ class Normal(Prior):
 
     def energy(self, params: Params) -> Tensor:
         scales = self.scales(params)
-        return 0.5 * total(((x - self._mean(n, x)) / scales[n]).square() for n, x in params.items())
+        each = [self._centred(n, x).square().sum() * (0.5 / scales[n] ** 2) for n, x in params.items()]
+        return torch.stack(each).sum()
 
     def log_normaliser(self, params: Params) -> Tensor:
         scales = self.scales(params)
@@ -62,3 +64,7 @@ class Normal(Prior):
     def _mean(self, name: str, like: Tensor) -> Tensor | float:
         mean = (self.centre or {}).get(name)
         return 0.0 if mean is None else mean.to(like)
+
+    def _centred(self, name: str, x: Tensor) -> Tensor:
+        mean = self._mean(name, x)
+        return x - mean if isinstance(mean, Tensor) else x
