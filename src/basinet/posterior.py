@@ -55,7 +55,8 @@ class Part:
         asked = samples or (points or default)
         device = leaves(self.family)[0].device
         root = Noise.seed(seed, device).split("predict")
-        keys = torch.stack([root.split(m.seed).split(m.k).key for m in self.members])
+        seeds, numbers = torch.tensor([(_signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
+        keys = root.split(seeds).split(numbers).key
         count = asked if points is None else min(asked, points)
         return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs)
 
@@ -176,8 +177,7 @@ class Posterior:
         keys = part.draws(n, seed).keys
 
         def member(family: Family, key: Tensor) -> Params:
-            noise = Noise(key).split("draw")
-            return lift(lambda s: family.draw(noise, s).params)(torch.arange(n, device=key.device))
+            return family.draws(Noise(key).split("draw"), 0, n).params
 
         return lift(member)(part.family, keys)
 
@@ -214,7 +214,8 @@ class Posterior:
         first = leaves(inputs)
         if not first or any(x.dim() == 0 or x.shape[0] == 0 for x in first):
             raise ValueError("expected inputs with at least one row, got none")
-        bad = sum(int((~x.isfinite()).sum()) for x in first if x.is_floating_point())
+        suspect = (x for x in first if x.is_floating_point() and not bool(x.sum().isfinite()))  # a sum may overflow
+        bad = sum(int((~x.isfinite()).sum()) for x in suspect)
         if bad:
             raise ValueError(f"expected finite inputs, got {bad} values that are NaN or infinite")
         return move(inputs, like.device, like.dtype)
@@ -284,6 +285,11 @@ def _joined(parts: list[Part]) -> tuple[Part, ...]:
 def _pad(x: Tensor, samples: int) -> Tensor:
     missing = samples - x.shape[1]
     return x if missing == 0 else torch.cat([x, x[:, :1].expand(-1, missing, *x.shape[2:])], 1)
+
+
+def _signed(seed: int) -> int:
+    """The same 64 bits as a signed number, as int64 tensors hold them."""
+    return (seed + 2**63) % 2**64 - 2**63
 
 
 def _default(x: Any) -> torch.dtype | None:

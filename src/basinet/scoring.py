@@ -213,7 +213,7 @@ def _streamed(posterior: Posterior, data: Data, samples: int | None, seed: int) 
     rows = []
     for begin in range(0, leaves(inputs)[0].shape[0], step):
         part = tree_map(lambda x, b=begin: x[b : b + step], inputs)
-        made = [(d, *forward(d, part, k)) for d, k in zip(draws, kept)]
+        made = [(d, *forward(d, part, k, begin=begin)) for d, k in zip(draws, kept)]
         here = slice(begin, begin + step)
         rows.append(_pieces(posterior.assemble(made), data.targets[here], None if mask is None else mask[here]))
     return {name: torch.cat([r[name] for r in rows]) for name in rows[0]}

@@ -320,3 +320,44 @@ def test_scaled_dot_product_attention_dropout_is_unbiased():
     variance = (weights.tril() / weights.tril().sum(-1, keepdim=True)).square() @ value.square() * 0.4 / 0.6
     ratio = outputs.var(0) / variance  # independent masks: Var = p / (1 - p) sum_j w_j^2 v_j^2
     assert float((ratio - 1).abs().max()) < Z * math.sqrt(2 * 3 / n)  # kurtosis of a masked term at most 3 here
+
+
+class Merged(nn.Module):
+    """Drops on (B * 3, 4), then on (B, 12)."""
+
+    def forward(self, x):
+        return F.dropout(F.dropout(x.reshape(-1, 4), 0.4).reshape(-1, 12), 0.4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Dropout(0.4), (12,)),
+        (nn.Dropout2d(0.4), (5, 2, 2)),
+        (Merged(), (12,)),
+        (nn.TransformerEncoderLayer(4, 2, 8, 0.4, batch_first=True, dtype=torch.float64), (5, 4)),
+    ],
+    ids=["dropout", "channels", "merged axes", "transformer"],
+)
+def test_a_part_of_the_examples_gets_the_masks_it_gets_among_all(layer, shape):
+    x = normal(10, *shape)
+    whole = keyed(lambda: layer.train()(x))
+    for begin, end in ((0, 4), (4, 5), (5, 10)):
+        with KeyedRandomness(KEYS, part=(begin, end)):
+            torch.testing.assert_close(layer.train()(x[begin:end]), whole[begin:end], rtol=1e-12, atol=1e-12)
+
+
+def test_a_part_of_the_examples_gets_the_numbers_it_gets_among_all():
+    p = torch.full((10, 3), 0.5)
+    whole = keyed(lambda: (torch.rand_like(p), torch.randn_like(p), torch.bernoulli(p)))
+    with KeyedRandomness(KEYS, part=(7, 10)):
+        parts = torch.rand_like(p[7:]), torch.randn_like(p[7:]), torch.bernoulli(p[7:])
+    for a, b in zip(parts, whole):
+        torch.testing.assert_close(a, b[7:])
+
+
+def test_a_mask_over_weights_is_the_same_for_all_parts():
+    weight = torch.ones(5, 8)
+    whole = keyed(lambda: F.dropout(weight))
+    with KeyedRandomness(KEYS, part=(4, 7)):
+        assert torch.equal(F.dropout(weight), whole)

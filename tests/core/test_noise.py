@@ -274,3 +274,18 @@ def test_normal_params_draw_each_name_from_its_own_key():
     assert drawn["b"].dtype == torch.float64 and drawn["b"].shape == (2, 2)
     alone = noise.normal_params({"b": like["b"]})
     assert torch.equal(alone["b"], drawn["b"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("begin", [0, 1, 2, 3, 4, 7, 30])
+def test_numbers_from_a_place_on_are_a_part_of_all(dtype, begin):
+    noise, like = Noise.seed(5), torch.empty(50, dtype=dtype)
+    for read in (noise.uniform, noise.normal, lambda x, b=0: noise.bernoulli(0.4, x, b)):
+        torch.testing.assert_close(read(like[: 50 - begin], begin), read(like)[begin:])
+    assert torch.equal(noise.words(50 - begin, begin), noise.words(50)[begin:])
+
+
+def test_numbers_far_on_are_new():
+    noise = Noise.seed(5)
+    assert torch.equal(noise.words(4, 2**34), torch.stack(philox((0, 1, 0, torch.tensor(0)), noise.key.unbind())))
+    assert not torch.equal(noise.words(4, 2**34), noise.words(4))

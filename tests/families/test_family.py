@@ -59,6 +59,14 @@ def test_the_buffers_travel_with_the_draws_and_the_mean(name):
         assert int(point.buffers["norm.count"]) == 7
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(("begin", "end"), [(0, 1), (0, 5), (3, 12), (10, 15)])
+def test_draws_in_a_row_are_the_draws_one_by_one(name, begin, end):
+    one_by_one = stack([EXAMPLES[name].draw(KEY, s) for s in range(begin, end)])
+    for made, expected in zip(leaves(EXAMPLES[name].draws(KEY, begin, end)), leaves(one_by_one)):
+        torch.testing.assert_close(made, expected, rtol=1e-14, atol=1e-14)
+
+
 @pytest.mark.parametrize("name", ["delta", "empirical", "mixture of deltas"])
 def test_families_of_points_have_no_density(name):
     with pytest.raises(ValueError, match=r"is made of points and has no density: log_prob needs a continuous family"):

@@ -21,12 +21,18 @@ from .noise import Noise
 
 
 class KeyedRandomness(TorchFunctionMode):
-    """Answers random calls from `noise`. With `always`, dropout is on even where the module is in eval mode."""
+    """Answers random calls from `noise`. With `always`, dropout is on even where the module is in eval mode.
 
-    def __init__(self, noise: Noise, always: bool = False) -> None:
+    `part` says that the pass is over examples begin ... end - 1 of many: then these get the numbers that one pass over
+    all would give them, where the examples are in front (on the first axis, alone or merged with others that follow).
+    Numbers that are not per example, such as a mask over weights, are the same for all parts.
+    """
+
+    def __init__(self, noise: Noise, always: bool = False, part: tuple[int, int] = (0, 1)) -> None:
         super().__init__()
         self.noise = noise
         self.always = always
+        self.begin, self.examples = part[0], part[1] - part[0]
         self.calls = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -40,13 +46,18 @@ class KeyedRandomness(TorchFunctionMode):
         self.calls += 1
         return self.noise.split(self.calls)
 
+    def first(self, shape: torch.Size | tuple[int, ...]) -> int:
+        """Where the numbers of this part begin among those of all examples."""
+        per_example = len(shape) > 0 and shape[0] % self.examples == 0
+        return self.begin * (math.prod(shape) // self.examples) if per_example else 0
+
     def drop(self, x: Tensor, p: float, training: bool, shape: torch.Size | tuple[int, ...]) -> Tensor:
         """`x` times a mask of `shape` that keeps with probability 1 - p, over 1 - p."""
         if p == 0.0 or not (training or self.always):
             return x
         if p >= 1.0:
             return torch.zeros_like(x)
-        keep = self.fresh().bernoulli(1 - p, torch.empty(shape, device=x.device))
+        keep = self.fresh().bernoulli(1 - p, torch.empty(shape, device=x.device), self.first(shape))
         return x * keep.to(x.dtype) / (1 - p)
 
 
@@ -71,15 +82,15 @@ def _channels(dims: int) -> Callable[..., Tensor]:
 
 
 def _rand_like(mode: KeyedRandomness, input: Tensor, **options: Any) -> Tensor:
-    return mode.fresh().uniform(torch.empty_like(input, **options))
+    return mode.fresh().uniform(torch.empty_like(input, **options), mode.first(input.shape))
 
 
 def _randn_like(mode: KeyedRandomness, input: Tensor, **options: Any) -> Tensor:
-    return mode.fresh().normal(torch.empty_like(input, **options))
+    return mode.fresh().normal(torch.empty_like(input, **options), mode.first(input.shape))
 
 
 def _bernoulli(mode: KeyedRandomness, input: Tensor) -> Tensor:
-    return (mode.fresh().uniform(input) < input).to(input.dtype)
+    return (mode.fresh().uniform(input, mode.first(input.shape)) < input).to(input.dtype)
 
 
 def _attention(

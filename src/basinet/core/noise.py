@@ -78,40 +78,43 @@ class Noise(NamedTuple):
         """`n` independent keys as a new last leading axis: the stack of split(0) ... split(n - 1)."""
         return Noise(self.key.unsqueeze(-2)).split(torch.arange(n, device=self.key.device))
 
-    def words(self, n: int) -> Tensor:
-        """`n` uniform 32-bit words, int64 of shape (n,). For one key, not a stack of keys (lift it over those)."""
+    def words(self, n: int, begin: int = 0) -> Tensor:
+        """`n` uniform 32-bit words from number `begin` on, int64 of shape (n,). For one key, not a stack of keys (lift
+        it over those)."""
         k0, k1 = self.key.unbind(-1)
-        block = _zero(k0) + torch.arange((n + 3) // 4, device=self.key.device)
+        block = _zero(k0) + torch.arange(begin // 4, (begin + n + 3) // 4, device=self.key.device)
         zero = torch.zeros_like(block)
-        return torch.stack(philox((block, zero, zero, zero + _BLOCKS), (k0, k1)), -1).reshape(-1)[:n]
+        words = philox((block & _MASK, block >> 32, zero, zero + _BLOCKS), (k0, k1))
+        return torch.stack(words, -1).reshape(-1)[begin % 4 : begin % 4 + n]
 
-    def uniform(self, like: Tensor) -> Tensor:
-        """Uniform on [0, 1), in the shape, dtype and device of `like`."""
+    def uniform(self, like: Tensor, begin: int = 0) -> Tensor:
+        """Uniform on [0, 1), in the shape, dtype and device of `like`: the key's numbers from number `begin` on."""
         n = like.numel()
         if like.dtype == torch.float64:
-            u = _fraction(*self.words(2 * n).reshape(n, 2).unbind(-1))
+            u = _fraction(*self.words(2 * n, 2 * begin).reshape(n, 2).unbind(-1))
         else:
             bits = 1 - round(math.log2(torch.finfo(like.dtype).eps))  # what the dtype holds, so that none rounds to 1
-            u = (self.words(n) >> (32 - bits)).float() * 2.0**-bits
+            u = (self.words(n, begin) >> (32 - bits)).float() * 2.0**-bits
         return u.reshape(like.shape).to(like)
 
-    def normal(self, like: Tensor) -> Tensor:
-        """Standard normal by Box-Muller, in the shape, dtype and device of `like`."""
+    def normal(self, like: Tensor, begin: int = 0) -> Tensor:
+        """Standard normal by Box-Muller, in the shape, dtype and device of `like`: from number `begin` on."""
         n = like.numel()
-        pairs = (n + 1) // 2
+        odd, first = begin % 2, begin // 2  # numbers come in pairs
+        pairs = (odd + n + 1) // 2
         if like.dtype == torch.float64:
-            a, b, c, d = self.words(4 * pairs).reshape(pairs, 4).unbind(-1)
+            a, b, c, d = self.words(4 * pairs, 4 * first).reshape(pairs, 4).unbind(-1)
             u, v = _fraction(a, b) + 2.0**-53, _fraction(c, d)  # u in (0, 1]: its logarithm is finite
         else:
-            a, c = self.words(2 * pairs).reshape(pairs, 2).unbind(-1)
+            a, c = self.words(2 * pairs, 2 * first).reshape(pairs, 2).unbind(-1)
             u, v = (a.float() + 1) * 2.0**-32, c.float() * 2.0**-32  # all 32 bits: tails to 6.6 standard deviations
         radius, angle = (-2 * u.log()).sqrt(), 2 * math.pi * v
-        z = torch.stack((radius * angle.cos(), radius * angle.sin()), -1).reshape(-1)[:n]
+        z = torch.stack((radius * angle.cos(), radius * angle.sin()), -1).reshape(-1)[odd : odd + n]
         return z.reshape(like.shape).to(like)
 
-    def bernoulli(self, p: float | Tensor, like: Tensor) -> Tensor:
-        """True with probability `p`, in the shape and device of `like`."""
-        return self.uniform(torch.empty(like.shape, device=like.device)) < p
+    def bernoulli(self, p: float | Tensor, like: Tensor, begin: int = 0) -> Tensor:
+        """True with probability `p`, in the shape and device of `like`: from number `begin` on."""
+        return self.uniform(torch.empty(like.shape, device=like.device), begin) < p
 
     def normal_params(self, like: Params) -> Params:
         """Standard normal numbers in the shape of a dict of tensors, each from a key of its own name."""

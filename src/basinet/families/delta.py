@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..core.noise import Noise
-from ..core.tree import Params, Point
+from ..core.tree import Params, Point, tree_map
 from .family import Family, family, no_density
 
 
@@ -27,6 +27,9 @@ class Delta(Family):
 
     def draw(self, noise: Noise, s: int | Tensor) -> Point:
         return Point(self.params, self.buffers)
+
+    def draws(self, noise: Noise, begin: int, end: int) -> Point:
+        return tree_map(lambda x: x.expand(end - begin, *x.shape), Point(self.params, self.buffers))
 
     @property
     def points(self) -> int:

@@ -33,6 +33,13 @@ class Empirical(Family):
         order = noise.split(s // self.count).permutation(self.count)
         return self._at(order.gather(0, (s % self.count).reshape(1))[0])
 
+    def draws(self, noise: Noise, begin: int, end: int) -> Point:
+        rounds = range(begin // self.count, -(-end // self.count))
+        order = torch.cat([noise.split(r).permutation(self.count) for r in rounds])
+        first = rounds.start * self.count
+        index = order[begin - first : end - first]
+        return tree_map(lambda x: x.index_select(0, index), Point(self.params, self.buffers))
+
     @property
     def points(self) -> int:
         return self.count

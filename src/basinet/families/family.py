@@ -11,9 +11,11 @@ from abc import abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, dataclass_transform
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.registry import Saved
 from ..core.tree import Params, Point
@@ -39,6 +41,10 @@ class Family(Saved, kind="family"):
     def draw(self, noise: Noise, s: int | Tensor) -> Point:
         """The s-th of a sequence of draws; stratified where the family has finitely many points."""
         return self.sample(noise.split(s))
+
+    def draws(self, noise: Noise, begin: int, end: int) -> Point:
+        """The draws number begin ... end - 1, stacked on a leading axis."""
+        return lift(lambda s: self.draw(noise, s))(torch.arange(begin, end, device=noise.key.device))
 
     @property
     def points(self) -> int | None:

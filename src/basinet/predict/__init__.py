@@ -3,7 +3,8 @@
 from .classes import ClassPredictive
 from .counts import CountPredictive
 from .crps import crps
-from .forward import Draws, forward
+from .draws import Draws
+from .forward import forward
 from .labels import LabelPredictive
 from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive

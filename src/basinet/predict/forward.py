@@ -1,99 +1,144 @@
-"""Runs the samples of many members on many inputs, in chunks that fit in memory."""
+"""Runs the draws of many members on many inputs, in chunks that fit in caches and in memory.
+
+On a CPU draws run one after another, on as many inputs at a time as keep the widest activation in the caches; where
+one call would be mostly overhead, a stack of draws runs at once instead. On a GPU stacks run, as large as fit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from ..core.model import Mode
+from ..core.keyed import KeyedRandomness
+from ..core.lift import lift
 from ..core.noise import Noise
-from ..core.tree import Params, Point, leaves, nbytes, take, tree_map
-from ..families import Family
-from ..problem import Problem
+from ..core.tree import Params, leaves, nbytes, take, tree_map
+from .draws import Block, Drawn, Draws
 
-CACHE = 256 * 2**20  # bytes: samples are drawn once and kept where all of them fit in this
-CHUNK = 1000  # inputs a pass on a CPU, whose caches hold that many activations
-
-
-@dataclass(frozen=True)
-class Draws:
-    """S draws from each of M members, by key: the same draws whatever is asked of them, in whatever order."""
-
-    problem: Problem
-    family: Family  # stacked, leaves (M, ...)
-    keys: Tensor  # (M, 2), one key a member
-    samples: int  # S
-    mode: Mode = "eval"
-    refresh: Any = None  # training inputs from which norm statistics are recomputed for each draw; None: as they are
-
-    def __len__(self) -> int:
-        return self.keys.shape[0]
-
-    def __iter__(self) -> Iterator[tuple[int, int, Point]]:
-        """(m, s, point) one after another; points are drawn when they are reached."""
-        for m in range(len(self)):
-            member = take(self.family, m)
-            noise = Noise(self.keys[m])
-            for s in range(self.samples):
-                point = member.draw(noise.split("draw"), s)
-                if self.refresh is not None:
-                    point = refreshed(self.problem, point, self.refresh, noise.split("refresh").split(s))
-                yield m, s, point
-
-    def kept(self) -> Draws | list[tuple[int, int, Point]]:
-        """The draws in memory where they fit, so that several passes draw once; else themselves."""
-        each = nbytes(take(self.family, 0).mean())
-        return list(self) if each * len(self) * self.samples <= CACHE else self
-
-    def forward_key(self, m: int, s: int) -> Noise | None:
-        """The key of dropout masks that belong to a draw, where dropout is on."""
-        return Noise(self.keys[m]).split("mask").split(s) if self.mode == "dropout" else None
+CPU = 2 * 2**20  # bytes of weights and widest activations in a call on a CPU: what lies in the caches
+GPU = 2 * 2**30  # the same on a GPU, where an eighth of what is free is not less
+MANY = 16  # draws that must fit in a call for a stack of them to beat one after another on a CPU
+FEW = 11  # inputs on which widths are measured: a number that axes of weights are seldom multiples of
 
 
-def forward(draws: Draws, inputs: Any, points: Any = None, batch_size: int | None = None) -> tuple[Tensor, Params]:
+def forward(
+    draws: Draws,
+    inputs: Any,
+    blocks: Iterable[Block] | None = None,
+    batch_size: int | None = None,
+    begin: int = 0,
+) -> tuple[Tensor, Params]:
     """Outputs (M, S, B, *event) of all draws on the inputs, and the likelihood's learned parameters, leaves (M, S,
-    ...)."""
-    n = leaves(inputs)[0].shape[0]
+    ...).
+
+    `blocks` are the draws where they are kept, `batch_size` the inputs of a call (default: planned), `begin` the place
+    of the first input among all, where these are a part of them. A dropout mask belongs to a draw and to an input's
+    place: neither parts nor `batch_size` change it, where the network has its examples on the first axis as it drops.
+    """
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
-    step = batch_size or CHUNK
-    outputs: Tensor | None = None
+    n, total = leaves(inputs)[0].shape[0], len(draws) * draws.samples
+    plan: Plan | None = None
+    outputs: Tensor | None = None  # (M * S, B, *event)
     learned: Params = {}
     with torch.no_grad():
-        for m, s, point in draws if points is None else points:
-            noise = draws.forward_key(m, s)
-            for begin in range(0, n, step):
-                rows = tree_map(lambda x, b=begin: x[b : b + step], inputs)
-                out, _ = draws.problem.outputs(
-                    point.params, point.buffers, rows, noise and noise.split(begin), draws.mode
-                )
-                if outputs is None:
-                    outputs = out.new_empty((len(draws), draws.samples, n, *out.shape[1:]))
-                outputs[m, s, begin : begin + step] = out
-            for name, x in draws.problem.split(point.params)[1].items():
+        for block in draws.blocks() if blocks is None else blocks:
+            plan = plan or _plan(draws, block, inputs, batch_size)
+            for i in range(0, len(block), plan.draws):
+                drawn = take(block.drawn, slice(i, i + plan.draws) if plan.draws > 1 else i)
+                here = slice(block.first + i, block.first + min(i + plan.draws, len(block)))
+                for b in range(0, n, plan.inputs):
+                    run = _network(draws, _rows(inputs, b, b + plan.inputs), begin + b)
+                    out = lift(run)(drawn) if plan.draws > 1 else run(drawn).unsqueeze(0)
+                    if outputs is None:
+                        outputs = out.new_empty((total, n, *out.shape[2:]))
+                    outputs[here, b : b + plan.inputs] = out
+            for name, x in draws.problem.split(block.drawn.point.params)[1].items():
                 if name not in learned:
-                    learned[name] = x.new_empty((len(draws), draws.samples, *x.shape))
-                learned[name][m, s] = x
+                    learned[name] = x.new_empty((total, *x.shape[1:]))
+                learned[name][block.first : block.first + len(block)] = x
     assert outputs is not None
-    return outputs, learned
+    shape = (len(draws), draws.samples)
+    return outputs.unflatten(0, shape), {name: x.unflatten(0, shape) for name, x in learned.items()}
 
 
-def refreshed(problem: Problem, point: Point, inputs: Any, noise: Noise, batch_size: int = 256) -> Point:
-    """The point with its norm statistics recomputed: the average over batches of `inputs`, weighted by their size."""
-    norms = problem.network.norms
-    n = leaves(inputs)[0].shape[0]
-    count = max(1, round(n / batch_size))
-    fresh = {k: torch.zeros_like(x) if k.rpartition(".")[0] in norms else x for k, x in point.buffers.items()}
-    totals = {k: x for k, x in fresh.items() if k.rpartition(".")[0] in norms and x.is_floating_point()}
-    with torch.no_grad():
-        for i in range(count):
-            rows = tree_map(lambda x, i=i: x[i * n // count : (i + 1) * n // count], inputs)
-            share = leaves(rows)[0].shape[0] / n
-            after = problem.outputs(point.params, fresh, rows, noise.split(i), "train")[1]
-            for k in totals:  # a fresh start moves by momentum * (batch - 0)
-                totals[k] = totals[k] + share * after[k] / norms[k.rpartition(".")[0]]
-    return Point(point.params, point.buffers | totals)
+class Plan(NamedTuple):
+    """What goes into one call of the network."""
+
+    draws: int  # stacked; 1: one after another
+    inputs: int
+
+
+def _plan(draws: Draws, block: Block, inputs: Any, batch_size: int | None) -> Plan:
+    """The chunks that fit, from the width of activations; whether to stack draws, from the work of a call."""
+    n, total = leaves(inputs)[0].shape[0], len(draws) * draws.samples
+    if n * total <= 10 * FEW:  # measuring would take as long as running
+        return Plan(1, batch_size or n)
+    few = _network(draws, _rows(inputs, 0, FEW), 0)
+    drawn = take(block.drawn, 0)
+    with _Widths(min(n, FEW)) as widths:
+        few(drawn)
+    device = draws.keys.device
+    on_gpu = device.type == "cuda"
+    most = min(GPU, torch.cuda.mem_get_info(device)[0] // 8) if on_gpu else CPU
+    width = -(-widths.widest // min(n, FEW))  # bytes an input
+    rows = batch_size or _even(n, most // width)
+    fit = most // (min(n, rows) * width + nbytes(drawn))
+    pays = fit > 1 if on_gpu else fit >= MANY and not _has_convolutions(draws.problem.network.module)
+    stacked = total > 1 and pays and _stacks(few, take(block.drawn, slice(0, 2)))
+    return Plan(fit if stacked else 1, rows)
+
+
+def _even(n: int, most: int) -> int:
+    """Inputs of a chunk, of which there are as few as `most` allows, all about as long."""
+    return -(-n // -(-n // max(1, most)))
+
+
+class _Widths(TorchFunctionMode):
+    """Notes the largest tensor per example that is computed."""
+
+    def __init__(self, examples: int) -> None:
+        super().__init__()
+        self.examples, self.widest = examples, 1
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and any(k % self.examples == 0 for k in out.shape):
+            self.widest = max(self.widest, out.numel() * out.element_size())
+        return out
+
+
+def _stacks(run: Callable[[Drawn], Tensor], drawn: Drawn) -> bool:
+    """Whether the network runs under vmap."""
+    try:
+        lift(run)(drawn)
+    except (RuntimeError, ValueError, TypeError):
+        return False
+    return True
+
+
+def _has_convolutions(module: nn.Module) -> bool:
+    """Stacked they become grouped convolutions, which are slow on a CPU."""
+    return any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
+
+
+def _network(draws: Draws, rows: Any, begin: int) -> Callable[[Drawn], Tensor]:
+    """The network on some inputs, the first of which has place `begin` among all."""
+    part = (begin, begin + leaves(rows)[0].shape[0])
+
+    def run(drawn: Drawn) -> Tensor:
+        point, keys = drawn
+        keyed = KeyedRandomness(Noise(keys["mask"]), always=True, part=part) if keys else nullcontext()
+        with keyed:
+            return draws.problem.outputs(point.params, point.buffers, rows, None, draws.mode)[0]
+
+    return run
+
+
+def _rows(inputs: Any, begin: int, end: int) -> Any:
+    return tree_map(lambda x: x[begin:end], inputs)

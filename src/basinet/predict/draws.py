@@ -1,0 +1,116 @@
+"""The draws with which members predict: points in weight space, by key, made in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.lift import lift
+from ..core.model import Mode
+from ..core.noise import Noise
+from ..core.tree import Params, Point, leaves, nbytes, stack, take, tree_map
+from ..families import Family
+from ..problem import Problem
+
+CACHE = 256 * 2**20  # bytes: draws are made once and kept where all of them fit in this
+BLOCK = {"cpu": 2**22, "cuda": 2**28}  # bytes of draws that are made in one call: many of a tiny network, or one
+
+
+class Drawn(NamedTuple):
+    """What runs on inputs."""
+
+    point: Point
+    keys: Params  # "mask": the key (2,) of dropout masks, where dropout is on
+
+
+class Block(NamedTuple):
+    """Some draws in a row; draw s of member m has number m * S + s."""
+
+    first: int  # the number of the first one
+    drawn: Drawn  # leaves (count, ...)
+
+    def __len__(self) -> int:
+        return len(leaves(self.drawn)[0])
+
+
+@dataclass(frozen=True)
+class Draws:
+    """S draws from each of M members, by key: the same draws whatever is asked of them, in whatever order."""
+
+    problem: Problem
+    family: Family  # stacked, leaves (M, ...)
+    keys: Tensor  # (M, 2), one key a member
+    samples: int  # S
+    mode: Mode = "eval"
+    refresh: Any = None  # training inputs from which norm statistics are recomputed for each draw; None: as they are
+
+    def __len__(self) -> int:
+        return self.keys.shape[0]
+
+    def __iter__(self) -> Iterator[tuple[int, int, Point]]:
+        """(m, s, point) one after another."""
+        for block in self.blocks():
+            for i in range(len(block)):
+                yield *divmod(block.first + i, self.samples), take(block.drawn.point, i)
+
+    def blocks(self) -> Iterator[Block]:
+        """All draws in order, made when they are reached: of several members, or some of one member's."""
+        size = max(1, BLOCK[self.keys.device.type] // self._each())
+        members, samples = max(1, size // self.samples), min(self.samples, size)
+        for m in range(0, len(self), members):
+            for s in range(0, self.samples, samples):
+                points = self._points(slice(m, m + members), s, min(s + samples, self.samples))
+                first = m * self.samples + s
+                yield Block(first, Drawn(points, self._keys(first, len(leaves(points)[0]))))
+
+    def kept(self) -> list[Block] | None:
+        """The draws in memory where they fit, so that several passes draw once; else none, to be drawn anew."""
+        return list(self.blocks()) if self._each() * len(self) * self.samples <= CACHE else None
+
+    def _each(self) -> int:
+        return nbytes(take(self.family, 0).mean())
+
+    def _keys(self, first: int, count: int) -> Params:
+        if self.mode != "dropout":
+            return {}
+        number = torch.arange(first, first + count, device=self.keys.device)
+        noise = Noise(self.keys[number // self.samples])
+        return {"mask": noise.split("mask").split(number % self.samples).key}
+
+    def _points(self, members: slice, begin: int, end: int) -> Point:
+        """Draws begin ... end - 1 of each of the members, leaves (count, ...)."""
+        keys = self.keys[members]
+        if len(keys) == 1:
+            points = take(self.family, members.start).draws(Noise(keys[0]).split("draw"), begin, end)
+        else:
+            of_member = lift(lambda family, key: family.draws(Noise(key).split("draw"), begin, end))
+            points = tree_map(lambda x: x.flatten(0, 1), of_member(take(self.family, members), keys))
+        if self.refresh is None:
+            return points
+        numbers = [(key, s) for key in keys for s in range(begin, end)]
+        each = [
+            refreshed(self.problem, take(points, i), self.refresh, Noise(key).split("refresh").split(s))
+            for i, (key, s) in enumerate(numbers)
+        ]
+        return Point(points.params, stack([p.buffers for p in each]))
+
+
+def refreshed(problem: Problem, point: Point, inputs: Any, noise: Noise, batch_size: int = 256) -> Point:
+    """The point with its norm statistics recomputed: the average over batches of `inputs`, weighted by their size."""
+    norms = problem.network.norms
+    n = leaves(inputs)[0].shape[0]
+    count = max(1, round(n / batch_size))
+    fresh = {k: torch.zeros_like(x) if k.rpartition(".")[0] in norms else x for k, x in point.buffers.items()}
+    totals = {k: x for k, x in fresh.items() if k.rpartition(".")[0] in norms and x.is_floating_point()}
+    with torch.no_grad():
+        for i in range(count):
+            rows = tree_map(lambda x, i=i: x[i * n // count : (i + 1) * n // count], inputs)
+            share = leaves(rows)[0].shape[0] / n
+            after = problem.outputs(point.params, fresh, rows, noise.split(i), "train")[1]
+            for k in totals:  # a fresh start moves by momentum * (batch - 0)
+                totals[k] = totals[k] + share * after[k] / norms[k.rpartition(".")[0]]
+    return Point(point.params, point.buffers | totals)
