@@ -19,7 +19,7 @@ from .engine.checkpoint import Checkpoints
 from .engine.group import Observer, Trained
 from .engine.method import name_of, patience_of, plan_of
 from .engine.progress import Progress
-from .engine.together import Apart, Marked, Together
+from .engine.sweep import Apart, Marked, Together
 from .methods.map import MAP
 from .pool import Pool, PoolEntry, describe, fingerprint
 from .posterior import Part, Posterior
@@ -45,7 +45,9 @@ def fit(
     """The posterior that `method` finds for `problem` on `data`.
 
     `members` trains an ensemble of it (default 1, or as many as `start` has); member k depends on the seed and k
-    alone, not on how many there are. `start` gives the points to start from: one for all members, or one each. `val`
+    alone, not on how many there are. Where fields of the recipe, or of recipes inside it, are lists of L values, there
+    are L members or a multiple, and member k is made with value k mod L: those of the posterior's `parts` that differ
+    have recipes of their own, and each is the member that its plain recipe gives. `start` gives the points to start from: one for all members, or one each. `val`
     only stops and tunes; it never counts in N. `pool` is a folder in which members are kept: those that are there
     already are read, not trained again. `observe` is called about once an epoch.
     """

@@ -22,7 +22,7 @@ from .memory import SHARE, free_bytes, is_out_of_memory, member_bytes, readable
 from .method import Method, Schedule, name_of, plan_of
 from .probe import STRATEGIES, Plan, Strategy, TooLarge, choose
 from .progress import Progress
-from .together import Apart, Together
+from .sweep import Apart, Together
 
 
 @dataclass(frozen=True, kw_only=True)

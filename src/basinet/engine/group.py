@@ -21,7 +21,7 @@ from .interrupt import Interrupt
 from .kernels import Kernel
 from .method import Method, Schedule, name_of, patience_of
 from .progress import Progress
-from .together import Together
+from .sweep import Together
 
 SEGMENTS = 100  # at most so many reports a run
 EVALUATE = 1000  # validation examples a pass
