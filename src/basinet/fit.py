@@ -46,8 +46,8 @@ def fit(
 
     `members` trains an ensemble of it (default 1, or as many as `start` has); member k depends on the seed and k
     alone, not on how many there are. Where fields of the recipe, or of recipes inside it, are lists of L values, there
-    are L members or a multiple, and member k is made with value k mod L: those of the posterior's `parts` that differ
-    have recipes of their own, and each is the member that its plain recipe gives. `start` gives the points to start from: one for all members, or one each. `val`
+    are L members or a multiple, and member k is the one that the plain recipe with value k mod L gives; its part of
+    the posterior has that recipe. `start` gives the points to start from: one for all members, or one each. `val`
     only stops and tunes; it never counts in N. `pool` is a folder in which members are kept: those that are there
     already are read, not trained again. `observe` is called about once an epoch.
     """

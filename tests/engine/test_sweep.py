@@ -44,16 +44,6 @@ class Branching(MAP):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partway(MAP):
-    """Plans its steps by a number that is not whole."""
-
-    share: float = 1.0
-
-    def schedule(self, n: int) -> Schedule:
-        return Schedule(round(self.share * 10), 5)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Walk(Method):
     """A random walk through `update`, from where its base ended."""
 
@@ -72,7 +62,17 @@ class Walk(Method):
 
     def finish(self, state: Any, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> bn.families.Delta:
         assert isinstance(self.size, float)  # what is not lifted sees the plain recipe
-        return bn.families.Delta(state.params, state.buffers)
+        return bn.families.Delta({n: self.size * x for n, x in state.params.items()}, state.buffers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partway(Walk):
+    """Plans its steps by a number that is not whole, and does not look at it again."""
+
+    share: float = 1.0
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule(round(self.share * 10), 5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +84,10 @@ class Scaled(Method):
 
     def schedule(self, n: int) -> Schedule:
         return Schedule(0, None)
+
+    def init(self, point: Any, problem: Any, noise: Any) -> Any:
+        assert isinstance(self.factor, float)  # nothing is lifted where there are no steps
+        return point
 
     def finish(self, state: Any, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> bn.families.Delta:
         return bn.families.Delta({n: self.factor * x for n, x in state.params.items()}, state.buffers)
@@ -115,7 +119,7 @@ RECIPES: dict[str, Method] = {
     "anchored": bn.Anchored(optimizer=Adam(lr=[1e-3, 0.1]), **SHORT),
     "random prior": bn.RandomPrior(beta=[0.0, 1.0, 5.0], **SHORT),
     "branching": Branching(gain=[0.1, 1.0, 2.0], **SHORT),
-    "steps by a number": Partway(share=[0.5, 1.0]),
+    "steps by a number": Partway(share=[0.5, 1.0], base=MAP(epochs=1)),
     "update": Walk(size=[0.1, 0.5], base=MAP(epochs=1)),
     "base": Walk(size=0.1, base=MAP(optimizer=Adam(lr=[0.1, 1e-3]), **SHORT)),
     "post hoc": Scaled(factor=[1.0, 2.0], base=MAP(epochs=1)),
@@ -238,6 +242,11 @@ def test_single_precision_stays_with_a_parameter_that_has_no_axes(monkeypatch):
         for k, value in enumerate(expand(recipe)):
             alone = bn.fit(value, problem, data, members=2, engine=Engine(device="cpu", strategy="stacked"))[k]
             assert far(swept[k], alone) <= 1e-5
+    seen.clear()
+    walk = Walk(size=[0.1, 0.5], base=MAP(epochs=1))  # multiplies as it comes: it is run apart
+    swept = bn.fit(walk, problem, data, engine=Engine(device="cpu", strategy="stacked"))
+    assert [(type(m), g) for m, g in seen] == [(MAP, 2), (Walk, 1), (Walk, 1)]
+    assert {x.dtype for x in leaves([p.family for p in swept.parts])} == {torch.float32}
 
 
 def test_a_sweep_times_seeds_is_one_run(monkeypatch):
@@ -369,6 +378,16 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Eager, "advance", count)
     return made
+
+
+def test_a_plain_run_is_not_taken_for_a_swept_one_that_was_stopped(tmp_path):
+    recipe = RECIPES["rate"]
+    with pytest.raises(KeyboardInterrupt):
+        fit(recipe, pool=tmp_path, observe=Stop(1, KeyboardInterrupt))
+    unbroken = fit(expand(recipe)[0], members=3)
+    found = fit(expand(recipe)[0], members=3, pool=tmp_path)
+    assert found.info["trained"] == 3 and all(far(found[k], unbroken[k]) == 0.0 for k in range(3))
+    assert len(checkpoints(tmp_path)) == 2  # those of the swept run
 
 
 def test_members_that_ended_before_the_stop_keep_the_others_in_their_stack(tmp_path):
