@@ -215,8 +215,9 @@ class _Cast:
         return Posterior(tuple(parts))
 
     def _check_data(self) -> None:
-        for some in (self.given.data, self.given.val):
-            if some is None or (some is self.given.val and len(some.targets.unique()) == 1):
+        data, val = self.given.data, self.given.val
+        for some in (data, val):
+            if some is None or (some is not data and len(some.targets.unique()) == 1):
                 continue  # one class is enough for val
             moved = some.to(dtype=self.dtype)
             for j, seen in enumerate(self.adapted):
