@@ -62,7 +62,7 @@ def compare(
             "n_train": splits.train.n,
             "n_test": splits.test.n,
             "scores": scores if encoder is None else encoder.scores(scores),
-            "fit_seconds": posterior.info["seconds"],
+            "fit_seconds": sum(part.info["seconds"] for part in posterior.parts),
             "score_seconds": time.perf_counter() - began,
         }
         yield append_record(out / "records.jsonl", record)

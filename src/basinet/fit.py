@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .core.noise import Noise
+from .core.recipe import cohorts, expand
 from .core.tree import Point, leaves, move, stack, tree_map
 from .data import Data
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
 from .engine.group import Observer, Trained
-from .engine.method import patience_of
+from .engine.method import name_of, patience_of, plan_of
+from .engine.progress import Progress
+from .engine.sweep import Apart, Marked, Together
 from .methods.map import MAP
 from .pool import Pool, PoolEntry, describe, fingerprint
 from .posterior import Part, Posterior
@@ -41,76 +45,183 @@ def fit(
     """The posterior that `method` finds for `problem` on `data`.
 
     `members` trains an ensemble of it (default 1, or as many as `start` has); member k depends on the seed and k
-    alone, not on how many there are. `start` gives the points to start from: one for all members, or one each. `val`
+    alone, not on how many there are. Where fields of the recipe, or of recipes inside it, are lists of L values, there
+    are L members or a multiple, and member k is the one that the plain recipe with value k mod L gives; its part of
+    the posterior has that recipe. `start` gives the points to start from: one for all members, or one each. `val`
     only stops and tunes; it never counts in N. `pool` is a folder in which members are kept: those that are there
     already are read, not trained again. `observe` is called about once an epoch.
     """
     _check(method, problem, data, val, members, start)
-    engine = engine or Engine()
-    if start is None and any(f.name == "base" for f in fields(method)):
-        base = getattr(method, "base", None) or MAP()
-        start = fit(
-            base,
-            problem,
-            data,
-            val=val,
-            members=members,
-            seed=seed,
-            pool=pool,
-            engine=engine,
-            observe=observe,
-        )
-    adapted = method.adapt(problem)
+    recipes = expand(method)
+    count = len(recipes)
+    members = count if members is None and count > 1 and (start is None or len(start) == 1) else members
     who = _identities(members, seed, start)
-    most = 1 + max(m.k for m in who)
-    if data is not None and data.rows is not None and len(data.rows) < most:
-        raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
-    root = Noise.seed(seed).split("fit")
-    noises = [root.split(m.seed).split(m.k) for m in who]
-    point = _starting_points(adapted, noises, start)
-    first = point(0, 0)
-    dtype = engine.dtype or leaves(first.params)[0].dtype
-    for given in (data, val):
-        if given is not None and (given is data or len(given.targets.unique()) > 1):  # one class is enough for val
-            adapted.check(given.to(dtype=dtype), move(first, dtype=dtype))
-    entry = None if pool is None else _entry(Path(pool), method, problem, data, val, seed, start, engine)
-    names = [_file_name(m, None if start is None else point(i, 0)) for i, m in enumerate(who)]
-    found: dict[int, Trained] = {}
-    for i, name in enumerate(names):
-        if entry is not None and entry.has(name):
-            found[i] = Trained(i, *entry.read(name, engine.place))
+    if len(who) % count:
+        raise ValueError(
+            f"{name_of(method)} has lists of {count} values, for {len(who)} members: expected a multiple of {count} "
+            f"members, of which member k has value k mod {count}"
+        )
+    each = [recipes[i % count] for i in range(len(who))]
+    return _fit(each, who, start, _Given(problem, data, val, seed, pool, engine or Engine(), observe))
+
+
+class _Given(NamedTuple):
+    """What a fit and the one it starts from share."""
+
+    problem: Problem
+    data: Data | None
+    val: Data | None
+    seed: int
+    pool: Path | str | None
+    engine: Engine
+    observe: Observer | None
+
+
+def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: _Given) -> Posterior:
+    """The posterior of members that have a plain recipe each."""
+    sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
+    if start is None and any(f.name == "base" for f in fields(each[0])):
+        bases: list[Method] = [getattr(recipe, "base", None) or MAP() for recipe in each]
+        start = _fit(bases, who, None, given)
+        there = [who.index(m) for m in start.members]  # those that diverged are not
+        each, who = [each[i] for i in there], [who[i] for i in there]
+        sources = [[describe(bases[i])] for i in there]
+    cast = _Cast(each, who, start, sources, given)
+    found = cast.read()
     missing = [i for i in range(len(who)) if i not in found]
-    folder = None if entry is None else entry.folder
-    checkpoints = Checkpoints(folder, engine.checkpoint, fingerprint(names))
-    if not missing:
-        checkpoints.clear()  # of a run that was killed at its very end
-    else:
-        keys = torch.stack([noise.key for noise in noises])
-        run = engine.train(
-            method, adapted, data, val, who, point, keys, missing=missing, observe=observe, checkpoints=checkpoints
-        )
-        for trained in run:
-            found[trained.position] = trained
-            if entry is not None and trained.family is not None:
-                entry.write(names[trained.position], trained.family, trained.curves)
-    failed = [m for i, m in enumerate(who) if found[i].family is None]
-    kept = [i for i in range(len(who)) if found[i].family is not None]
-    if not kept:
-        raise FloatingPointError(
-            f"the loss of every member ({len(who)}) became NaN or infinite: lower the learning rate, or warm it up"
-        )
-    done = [found[i] for i in kept]
-    common = [n for n in done[0].curves if all(n in t.curves for t in done)]  # a pool may hold some without val_nll
-    curves = {n: [t.curves[n] for t in done] for n in common}
-    seconds = sum(t.curves["seconds"][0] for t in done)
-    info: dict[str, Any] = {"curves": curves, "seconds": seconds, "trained": len(missing)}
-    if failed:
-        info["failed"] = [list(m) for m in failed]  # members that diverged at every attempt are not in the posterior
-    inputs = None
-    if method.norm == "refresh" and adapted.network.norms and data is not None:
-        inputs = move(_some_inputs(data), engine.place, dtype)
-    family = stack([t.family for t in done if t.family is not None])
-    return Posterior((Part(problem, family, tuple(who[i] for i in kept), method, inputs, info),))
+    for trained in cast.train(missing):
+        found[trained.position] = trained
+        cast.write(trained)
+    return cast.posterior(found, set(missing))
+
+
+class _Cast:
+    """The members of a fit: who they are, by which recipe, where each starts and where it is kept."""
+
+    def __init__(
+        self, each: list[Method], who: list[Member], start: Posterior | None, sources: list[Any], given: _Given
+    ) -> None:
+        problem, data, val, seed, pool, engine, _ = self.given = given
+        self.who = who
+        self.kinds: list[Method] = []  # the different recipes
+        for recipe in each:
+            if recipe not in self.kinds:
+                _check_needs(recipe, data, val)
+                self.kinds.append(recipe)
+        self.kind = [self.kinds.index(recipe) for recipe in each]  # by position, as all lists of members here
+        self.adapted = [recipe.adapt(problem) for recipe in self.kinds]
+        self.plans = [plan_of(recipe, 0 if data is None else data.n) for recipe in self.kinds]
+        most = 1 + max(m.k for m in who)
+        if data is not None and data.rows is not None and len(data.rows) < most:
+            raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
+        root = Noise.seed(seed).split("fit")
+        noises = [root.split(m.seed).split(m.k) for m in who]
+        self.keys = torch.stack([noise.key for noise in noises])
+        self.point = _starting_points([self.adapted[j] for j in self.kind], noises, start)
+        self.dtype = engine.dtype or leaves(self.point(0, 0).params)[0].dtype
+        self._check_data()
+        firsts = [self.kind.index(j) for j in range(len(self.kinds))]
+        self.entries: list[PoolEntry] = []  # one a kind, where there is a pool
+        if pool is not None:
+            opened = Pool(pool, describe_problem(problem))
+            self.entries = [_entry(opened, each[i], sources[i], given) for i in firsts]
+        self.names = [_file_name(m, None if start is None else self.point(i, 0)) for i, m in enumerate(who)]
+
+    def read(self) -> dict[int, Trained]:
+        """The members that are in the pool."""
+        found = {}
+        for i, name in enumerate(self.names if self.entries else ()):
+            entry = self.entries[self.kind[i]]
+            if entry.has(name):
+                found[i] = Trained(i, *entry.read(name, self.given.engine.place))
+        return found
+
+    def write(self, trained: Trained) -> None:
+        """Keeps a member in the pool."""
+        if self.entries and trained.family is not None:
+            i = trained.position
+            self.entries[self.kind[i]].write(self.names[i], trained.family, trained.curves)
+
+    def train(self, missing: list[int]) -> Iterator[Trained]:
+        """Trains members: those whose recipes differ in numbers alone side by side, where that can be."""
+        for cohort in cohorts(self.kinds, self.plans):
+            together = len(cohort) > 1 and self.plans[cohort[0]].steps > 0 and self.given.engine.strategy != "loop"
+            left = {self.kind[i] for i in missing} & set(cohort)
+            if together and (len(left) > 1 or self._checkpoints(cohort).exist()):
+                try:
+                    yield from self._train(cohort, missing)
+                    continue
+                except Apart as reason:
+                    told = f"{len(cohort)} recipes of {name_of(self.kinds[cohort[0]])} run one after another: {reason}"
+                    Progress("", 0, self.given.engine.progress).say(told)
+            for j in cohort:
+                yield from self._train([j], missing)
+
+    def _train(self, cohort: list[int], missing: list[int]) -> Iterator[Trained]:
+        """Trains the missing members of one kind, or of kinds that run as one method."""
+        wanted = [i for i in missing if self.kind[i] in cohort]
+        checkpoints = self._checkpoints(cohort)
+        if not wanted:
+            checkpoints.clear()  # of a run that was killed at its very end
+            return
+        problem, data, val, _, _, engine, observe = self.given
+        method, point = self.kinds[cohort[0]], self.point
+        if len(cohort) > 1:
+            method = Together.of([self.kinds[j] for j in cohort], problem, engine.place)
+
+            def marked(i: int, attempt: int) -> Any:
+                return Marked(*self.point(i, attempt), torch.tensor(cohort.index(self.kind[i])))
+
+            point = marked
+        arguments = (method, self.adapted[cohort[0]], data, val, self.who, point, self.keys)
+        yield from engine.train(*arguments, missing=wanted, observe=observe, checkpoints=checkpoints)
+
+    def _checkpoints(self, cohort: list[int]) -> Checkpoints:
+        mine = [i for i, j in enumerate(self.kind) if j in cohort]
+        run: list[Any] = [self.names[i] for i in mine]
+        if not self.entries:
+            return Checkpoints()
+        if len(cohort) > 1:
+            run = [[self.entries[self.kind[i]].folder.name, self.names[i]] for i in mine]
+        return Checkpoints(self.entries[cohort[0]].folder, self.given.engine.checkpoint, fingerprint(run))
+
+    def posterior(self, found: dict[int, Trained], trained: set[int]) -> Posterior:
+        """What was found, in the order of members: a part for each run of members of one kind."""
+        kept = [i for i in range(len(self.who)) if found[i].family is not None]
+        if not kept:
+            raise FloatingPointError(
+                f"the loss of every member ({len(self.who)}) became NaN or infinite: lower the learning rate, or warm "
+                "it up"
+            )
+        failed = [list(m) for i, m in enumerate(self.who) if i not in kept]
+        inputs = None
+        if self.kinds[0].norm == "refresh" and self.adapted[0].network.norms and self.given.data is not None:
+            inputs = move(_some_inputs(self.given.data), self.given.engine.place, self.dtype)
+        parts = []
+        for j, run in groupby(kept, key=lambda i: self.kind[i]):
+            some = list(run)
+            done = [found[i] for i in some]
+            common = [n for n in done[0].curves if all(n in t.curves for t in done)]  # a pool may lack some val_nll
+            info: dict[str, Any] = {
+                "curves": {n: [t.curves[n] for t in done] for n in common},
+                "seconds": sum(t.curves["seconds"][0] for t in done),
+                "trained": len(trained.intersection(some)),
+            }
+            if failed:
+                info["failed"] = failed  # members that diverged at every attempt are not in the posterior
+            family = stack([t.family for t in done if t.family is not None])
+            members = tuple(self.who[i] for i in some)
+            parts.append(Part(self.given.problem, family, members, self.kinds[j], inputs, info))
+        return Posterior(tuple(parts))
+
+    def _check_data(self) -> None:
+        data, val = self.given.data, self.given.val
+        for some in (data, val):
+            if some is None or (some is not data and len(some.targets.unique()) == 1):
+                continue  # one class is enough for val
+            moved = some.to(dtype=self.dtype)
+            for j, seen in enumerate(self.adapted):
+                seen.check(moved, move(self.point(self.kind.index(j), 0), dtype=self.dtype))
 
 
 def _check(
@@ -131,10 +242,6 @@ def _check(
     for what, given in (("data", data), ("val", val)):
         if given is not None and not isinstance(given, Data):
             raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
-        if given is None and what in method.needs:
-            raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
-    if val is None and patience_of(method) is not None:
-        raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
     if members is not None and (not isinstance(members, int) or members < 1):
         raise ValueError(f"expected members to be a positive integer, got {members!r}")
     if start is not None and not isinstance(start, Posterior):
@@ -145,17 +252,28 @@ def _check(
         raise ValueError(f"start has {len(start)} members and {members} were asked for: expected 1 or {members}")
 
 
+def _check_needs(method: Method, data: Data | None, val: Data | None) -> None:
+    name = type(method).__name__
+    for what, given in (("data", data), ("val", val)):
+        if given is None and what in method.needs:
+            raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
+    if val is None and patience_of(method) is not None:
+        raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
+
+
 def _identities(members: int | None, seed: int, start: Posterior | None) -> list[Member]:
     if start is not None and (members is None or members == len(start)):
         return list(start.members)
     return [Member(seed, k) for k in range(members or 1)]
 
 
-def _starting_points(problem: Problem, noises: list[Noise], start: Posterior | None) -> Callable[[int, int], Point]:
+def _starting_points(
+    problems: list[Problem], noises: list[Noise], start: Posterior | None
+) -> Callable[[int, int], Point]:
     """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt."""
     if start is not None:
         given = start.points()
-        expected = {n: tuple(x.shape) for n, x in problem.init(noises[0]).params.items()}
+        expected = {n: tuple(x.shape) for n, x in problems[0].init(noises[0]).params.items()}
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}
             if got != expected:
@@ -164,7 +282,7 @@ def _starting_points(problem: Problem, noises: list[Noise], start: Posterior | N
 
     def fresh(i: int, attempt: int) -> Point:
         noise = noises[i] if attempt == 0 else noises[i].split("attempt").split(attempt)
-        return problem.init(noise.split("start"))
+        return problems[i].init(noise.split("start"))
 
     if len(noises) > 1:
         a, b = fresh(0, 0).params, fresh(1, 0).params
@@ -177,26 +295,19 @@ def _starting_points(problem: Problem, noises: list[Noise], start: Posterior | N
     return fresh
 
 
-def _entry(
-    path: Path,
-    method: Method,
-    problem: Problem,
-    data: Data | None,
-    val: Data | None,
-    seed: int,
-    start: Posterior | None,
-    engine: Engine,
-) -> PoolEntry:
+def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
+    """The place of a recipe's members; `source` are the recipes of what they start from."""
+    data, val = given.data, given.val
     chooses = "val" in method.needs or patience_of(method) is not None  # what is only watched makes no other run
     description = {
         "method": describe(method),
         "data": None if data is None else data.fingerprint(),
         "val": val.fingerprint() if val is not None and chooses else None,
-        "seed": seed,
-        "start": None if start is None else [describe(p.recipe) for p in start.parts],
-        "dtype": str(engine.dtype),
+        "seed": given.seed,
+        "start": source,
+        "dtype": str(given.engine.dtype),
     }
-    return Pool(path, describe_problem(problem)).entry(type(method).__name__, description)
+    return pool.entry(type(method).__name__, description)
 
 
 def _file_name(member: Member, start: Point | None) -> str:

@@ -471,3 +471,44 @@ def test_fingerprint_is_computed_once(monkeypatch):
     assert data.fingerprint() == first
     with pytest.raises(TypeError):
         Data(X, Y).fingerprint()
+
+
+# Folds
+
+
+@pytest.mark.parametrize("stratify", [False, True])
+@pytest.mark.parametrize(("n", "k"), [(12, 3), (13, 3), (14, 4), (5, 5)])
+def test_every_example_is_held_out_once_and_never_trained_on_by_that_member(stratify, n, k):
+    data = Data(torch.arange(n), torch.arange(n) % 2)
+    train, held = data.folds(k, seed=1, stratify=stratify)
+    assert sorted(x for part in held for x in part.inputs.tolist()) == list(range(n))
+    assert len(held) == k and train.rows.shape == (k, n - -(-n // k))
+    for member, part in enumerate(held):
+        seen = train.member(member).inputs.tolist()
+        assert len(set(seen)) == len(seen) and not set(seen) & set(part.inputs.tolist())
+        assert n - len(seen) - len(part) in ((0, 1) if n % k else (0,))
+
+
+def test_stratified_folds_have_the_share_of_each_class():
+    targets = (torch.arange(60) % 3 == 0).long()
+    _, held = Data(torch.arange(60), targets).folds(4, stratify=True)
+    assert [int(part.targets.sum()) for part in held] == [5, 5, 5, 5]
+
+
+def test_each_fold_serves_as_many_members_as_asked():
+    data = numbered(12)
+    once, alone = data.folds(3)
+    train, held = data.folds(3, members=2)
+    assert torch.equal(train.rows, once.rows[[0, 0, 1, 1, 2, 2]])
+    assert [part.inputs.tolist() for part in held] == [alone[i].inputs.tolist() for i in (0, 0, 1, 1, 2, 2)]
+    assert not torch.equal(data.folds(3, seed=1)[0].rows, once.rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [((1,), "2 to 12 folds"), ((13,), "2 to 12 folds"), ((3, 0), "members >= 1")]
+)
+def test_folds_refuse_what_cannot_be(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        numbered(12).folds(*arguments)
+    with pytest.raises(ValueError, match="without rows"):
+        numbered(12).folds(3)[0].folds(3)

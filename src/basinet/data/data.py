@@ -1,6 +1,7 @@
 """Resident data: inputs, targets, and which examples each member trains on.
 
     split      disjoint and complete, sizes by largest remainder; stratified: each class within 1 of its share
+    folds      every example is held out in one fold; a row lists those of the others
     bootstrap  row k is n draws with replacement from 0 ... N - 1, from the key (seed, "bootstrap", k)
 
 Everything is checked once, here, so that nothing behind it has to look at the values again.
@@ -108,17 +109,27 @@ class Data:
         self._need_no_rows("split", "split first, then draw rows for the training part")
         if not (all(f > 0 for f in fractions) and abs(sum(fractions) - 1) <= 1e-9):
             raise ValueError(f"expected positive fractions that sum to 1, got {fractions}; for example 0.6, 0.2, 0.2")
-        order = Noise.seed(seed).split("split").permutation(self.n).to(self.targets.device)
-        groups = _by_class(order, self.targets) if stratify else [order]
-        counts = _deal([len(group) for group in groups], fractions)
-        parts = [torch.cat(part) for part in zip(*(group.split(c) for group, c in zip(groups, counts)))]
-        sizes = [len(part) for part in parts]
-        if 0 in sizes:
-            raise ValueError(f"expected an example in every part, got sizes {sizes}; use fewer parts or more data")
-        if stratify:  # the parts come class by class: shuffle each
-            key = Noise.seed(seed).split("order")
-            parts = [p[key.split(i).permutation(len(p)).to(p.device)] for i, p in enumerate(parts)]
-        return tuple(self._pick(part) for part in parts)
+        return tuple(self._pick(part) for part in self._dealt(fractions, seed, stratify))
+
+    def folds(self, k: int, members: int = 1, seed: int = 0, stratify: bool = False) -> tuple[Data, tuple[Data, ...]]:
+        """Cross-validation: the data with a row a member, and what each member has not seen, by its number.
+
+        The first `members` members train without the first of `k` folds, the next without the second, and so on, so
+        that a recipe with lists of so many values is tried on every fold. Every example is in one fold. Rows are of
+        one length: where k does not divide N, those without a smaller fold leave out one example more.
+        """
+        self._need_no_rows("folds", "start from the data that they were made from")
+        if not (isinstance(k, int) and 2 <= k <= self.n):
+            raise ValueError(f"expected 2 to {self.n} folds of {self.n} examples, got {k}")
+        if not (isinstance(members, int) and members >= 1):
+            raise ValueError(f"expected members >= 1 a fold, got {members}; one a value that is tried")
+        parts = self._dealt((1 / k,) * k, seed, stratify)
+        count = self.n - max(len(part) for part in parts)
+        rows = [torch.cat(parts[i + 1 :] + parts[:i])[:count] for i in range(k)]
+        lists = torch.stack(rows).repeat_interleave(members, 0)
+        train = Data(self.inputs, self.targets, self.weights, lists, self.augment)
+        held = [self._pick(part) for part in parts]
+        return train, tuple(one for one in held for _ in range(members))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Data:
         """On a device; floating tensors in `dtype`, integer and boolean ones (classes, tokens) stay."""
@@ -148,6 +159,20 @@ class Data:
         named = {"inputs" + pytree.keystr(path): leaf for path, leaf in found}
         named |= {"targets": self.targets, "weights": self.weights, "rows": self.rows}
         return {name: x for name, x in named.items() if x is not None}
+
+    def _dealt(self, fractions: Sequence[float], seed: int, stratify: bool) -> list[Tensor]:
+        """Positions of the examples of disjoint shuffled parts."""
+        order = Noise.seed(seed).split("split").permutation(self.n).to(self.targets.device)
+        groups = _by_class(order, self.targets) if stratify else [order]
+        counts = _deal([len(group) for group in groups], fractions)
+        parts = [torch.cat(part) for part in zip(*(group.split(c) for group, c in zip(groups, counts)))]
+        sizes = [len(part) for part in parts]
+        if 0 in sizes:
+            raise ValueError(f"expected an example in every part, got sizes {sizes}; use fewer parts or more data")
+        if stratify:  # the parts come class by class: shuffle each
+            key = Noise.seed(seed).split("order")
+            parts = [p[key.split(i).permutation(len(p)).to(p.device)] for i, p in enumerate(parts)]
+        return parts
 
     def _pick(self, index: slice | Tensor) -> Data:
         weights = None if self.weights is None else self.weights[index]

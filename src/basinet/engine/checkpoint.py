@@ -37,9 +37,13 @@ class Checkpoints:
         self.failed: list[int] = []
         self.last = time.monotonic()
 
+    def exist(self) -> bool:
+        """Whether there is a run to go on with."""
+        return self.folder is not None and self._plan().exists()
+
     def recall(self, asked: dict[str, Any]) -> bool:
         """Whether there is a run to go on with: reads its plan. `asked` are the settings that somebody asked for."""
-        if self.folder is None or not self._plan().exists():
+        if not self.exist():
             return False
         found = read_json(self._plan())
         here = found["settings"] | asked | _versions()

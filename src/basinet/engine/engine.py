@@ -12,15 +12,17 @@ from torch import Tensor
 
 from ..core.tree import Point, leaves, move, size
 from ..data import Data
+from ..pool.files import FileError
 from ..problem import Problem
 from .checkpoint import Checkpoints
 from .group import Member, Observer, Run, Slot, Trained, finish_only, run_group, segment
 from .interrupt import Interrupt
 from .kernels import Captured, Eager, Kernel
 from .memory import SHARE, free_bytes, is_out_of_memory, member_bytes, readable
-from .method import Method, Schedule
+from .method import Method, Schedule, name_of, plan_of
 from .probe import STRATEGIES, Plan, Strategy, TooLarge, choose
 from .progress import Progress
+from .sweep import Apart, Together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,25 +74,21 @@ class Engine:
     ) -> Iterator[Trained]:
         """Yields the missing ones of `members` (by position; default all) as they finish.
 
-        `point(position, attempt)` is where a member starts, `keys` (M, 2) are their noise.
+        `point(position, attempt)` is where a member starts, `keys` (M, 2) are their noise. Raises Apart, before any
+        step, where members whose recipes differ (`Together`) cannot or should not run side by side.
         """
-        first = self.move(point(0, 0))
+        wanted = list(range(len(members))) if missing is None else list(missing)
+        first = self.move(point(wanted[0], 0))
         keys = keys.to(self.place)
         dtype = leaves(first.params)[0].dtype
         data = None if data is None else data.to(self.place, dtype)
         val = None if val is None else val.to(self.place, dtype)
-        schedule = method.schedule(0 if data is None else data.n)
-        if not (isinstance(schedule.steps, int) and schedule.steps >= 0) or (schedule.batch_size or 1) < 1:
-            raise ValueError(
-                f"{method} plans {schedule.steps} steps of {schedule.batch_size} examples: expected whole numbers, "
-                "epochs of at least 0 and batches of at least 1"
-            )
-        wanted = list(range(len(members))) if missing is None else list(missing)
+        schedule = plan_of(method, 0 if data is None else data.n)
 
         def slot(i: int) -> Slot:
             return Slot(members[i], lambda attempt: self.move(point(i, attempt)), keys[i], i)
 
-        label = f"{type(method).__name__} x {len(wanted)}"
+        label = f"{name_of(method)} x {len(wanted)}"
         with Progress(label, schedule.steps * len(wanted), self.progress) as progress:
             saved = checkpoints or Checkpoints()
             interrupt = Interrupt(waits=saved.folder is not None)
@@ -99,7 +97,12 @@ class Engine:
                 yield from (finish_only(run, slot(i)) for i in wanted)
                 return
             works = _Works(self, run, slot)
-            works.plan(first, wanted)
+            try:
+                works.plan(first, wanted)
+            except (RuntimeError, TypeError, ValueError) as error:
+                if isinstance(error, FileError) or not isinstance(method, Together):
+                    raise
+                raise Apart(str(error).strip().split("\n")[0]) from error
             with interrupt:
                 yield from works.run(wanted)
             saved.clear()
@@ -131,6 +134,8 @@ class _Works:
         else:
             groups = self._try(wanted, free // max(each, 1))
             if self.chosen.strategy == "loop":
+                if isinstance(run.method, Together):
+                    raise Apart(self.chosen.reason)
                 groups = _cut(wanted, 1)
             how = {"strategy": self.chosen.strategy, "compiled": self.chosen.compiled}
             run.checkpoints.begin(asked | how, groups)
@@ -244,4 +249,4 @@ def _describe(run: Run, members: int, point: Point, device: torch.device, plan: 
     many = f" in groups of {group}" if 1 < group < members else ""
     cost = f"{who} of {size(point.params):,} parameters (about {readable(each)} each) on {device.type} in {dtype}"
     work = f"{schedule.steps:,} steps of {batch} of {run.data.n:,} examples"
-    return f"{type(run.method).__name__}: {cost}, {plan.words()}{many}, {work}"
+    return f"{name_of(run.method)}: {cost}, {plan.words()}{many}, {work}"

@@ -19,8 +19,9 @@ from ..problem import Batch, Problem
 from .checkpoint import Checkpoints, group_name
 from .interrupt import Interrupt
 from .kernels import Kernel
-from .method import Method, Schedule, patience_of
+from .method import Method, Schedule, name_of, patience_of
 from .progress import Progress
+from .sweep import Together
 
 SEGMENTS = 100  # at most so many reports a run
 EVALUATE = 1000  # validation examples a pass
@@ -208,7 +209,7 @@ class _Group:
             loss = torch.tensor(means, dtype=torch.float64)
             seen = None if val_nll is None else torch.tensor([val_nll[j] for j in due], dtype=torch.float64)
             step, who = max(slot.clock for slot in slots), tuple(slot.member for slot in slots)
-            run.observe(Event(type(run.method).__name__, who, step, run.schedule.steps, loss, seen))
+            run.observe(Event(name_of(run.method), who, step, run.schedule.steps, loss, seen))
         run.progress.advance(sum(slot.clock - slot.boundary for slot in slots), _shown(means, val_nll))
         self.consistent = False
         ended = [self._judge(j, mean, None if val_nll is None else val_nll[j]) for j, mean in zip(due, means)]
@@ -293,7 +294,8 @@ class _Group:
         def nll(state: Any, inputs: Any, targets: Tensor, weights: Tensor | None) -> Tensor:
             point = method.point(state)
             batch = Batch(inputs, targets, targets, torch.zeros(()), val.n, weights)
-            return -problem.log_likelihood(point.params, point.buffers, batch)[0]
+            own = method.seen(state) if isinstance(method, Together) else problem
+            return -own.log_likelihood(point.params, point.buffers, batch)[0]
 
         total = torch.zeros(len(self.slots), dtype=torch.float64, device=val.targets.device)
         with torch.no_grad():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.noise import Noise
-from ..core.registry import Saved
+from ..core.recipe import Recipe
 from ..core.tree import Params, Point
 from ..data import Data
 from ..families import Delta, Family
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Saved, kind="method"):
+class Method(Recipe, kind="method"):
     """An inference rule. Nothing learned is stored here; two recipes with equal fields are the same recipe."""
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = (
@@ -124,6 +124,22 @@ class Method(Saved, kind="method"):
 def patience_of(method: Method) -> int | None:
     """Reports without a better validation NLL after which a member stops, for recipes that have such a field."""
     return getattr(method, "patience", None)
+
+
+def name_of(method: Method) -> str:
+    """What people call a method."""
+    return getattr(method, "shown", type(method).__name__)
+
+
+def plan_of(method: Method, n: int) -> Schedule:
+    """The schedule of a method, which must be one of whole numbers."""
+    schedule = method.schedule(n)
+    if not (isinstance(schedule.steps, int) and schedule.steps >= 0) or (schedule.batch_size or 1) < 1:
+        raise ValueError(
+            f"{method} plans {schedule.steps} steps of {schedule.batch_size} examples: expected whole numbers, "
+            "epochs of at least 0 and batches of at least 1"
+        )
+    return schedule
 
 
 class Descent(NamedTuple):

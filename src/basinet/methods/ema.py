@@ -55,7 +55,8 @@ class EMA(GradientMethod):
 
     def absorb(self, state: Descent, batch: Batch) -> Descent:
         rate = self.forgetting(batch.total)
-        share = math.expm1(-rate) / torch.expm1(-rate * (batch.step + 1).double())  # of the newest iterate; 1 at first
+        t = (batch.step + 1).double()
+        share = torch.expm1(-rate * torch.ones_like(t)) / torch.expm1(-rate * t)  # of the newest iterate; 1 at first
         average = tree_map(lambda a, x: a + share.to(a.dtype) * (x - a), state.memory, state.params)
         return Descent(state.params, state.buffers, state.moments, average)
 

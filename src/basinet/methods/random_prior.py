@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,7 +94,7 @@ class RandomPrior(GradientMethod):
             raise ValueError(f"expected a finite beta of at least 0, got {self.beta}")
 
     def adapt(self, problem: Problem) -> Problem:
-        return replace(problem, model=Summed(problem.network, self.beta))
+        return problem.through(Summed(problem.network, self.beta))
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)

@@ -37,7 +37,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from ..core.registry import Saved
+from ..core.recipe import Recipe
 from ..core.tree import leaves, tree_map
 from .schedules import Clock, Rate, Scalar, arithmetic, check_nonnegative
 
@@ -45,7 +45,7 @@ Tree = Any  # any nesting of dicts, tuples and NamedTuples with tensors at its l
 T = TypeVar("T")
 
 
-class Optimizer(Saved, ABC, kind="optimizer"):
+class Optimizer(Recipe, ABC, kind="optimizer"):
     """A rule that moves parameters along their gradients; its state is a NamedTuple of trees of tensors."""
 
     lr: float | Rate
@@ -94,15 +94,19 @@ class SGD(Optimizer):
             )
 
     def init(self, params: Tree) -> SGDState:
-        return SGDState(velocity=_zeros(params) if self.momentum else ())
+        return SGDState(velocity=_zeros(params) if _matters(self.momentum) else ())
 
     def step(self, params: T, grads: T, state: SGDState, clock: Clock, steps: int) -> tuple[T, SGDState]:
         rate = self.learning_rate(clock, steps)
         grads = _coupled(grads, params, self.weight_decay)
-        if not self.momentum:
+        if not _matters(self.momentum):
             return _descend(params, grads, rate), state
-        velocity = tree_map(lambda v, g: self.momentum * v + g, state.velocity, grads)
-        ahead = tree_map(lambda v, g: self.momentum * v + g, velocity, grads) if self.nesterov else velocity
+
+        def onward(v: Tensor, g: Tensor) -> Tensor:
+            return _as(v, self.momentum) * v + g
+
+        velocity = tree_map(onward, state.velocity, grads)
+        ahead = tree_map(onward, velocity, grads) if self.nesterov else velocity
         return _descend(params, ahead, rate), SGDState(velocity=velocity)
 
     def step_in_place(self, params: Tree, grads: Tree, state: SGDState, clock: int, steps: int) -> None:
@@ -183,7 +187,7 @@ def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Cloc
     size, root = rate / _correction(b1, clock), _correction(b2, clock) ** 0.5
 
     def move(x: Tensor, m: Tensor, s: Tensor) -> Tensor:
-        return x - _as(x, size) * m / (s.sqrt() / _as(x, root) + rule.eps)
+        return x - _as(x, size) * m / (s.sqrt() / _as(x, root) + _as(x, rule.eps))
 
     return tree_map(move, params, mean, square), AdamState(mean=mean, square=square)
 
@@ -218,7 +222,9 @@ def _correction(beta: float, clock: Clock) -> Scalar:
 
 
 def _coupled(grads: T, params: T, weight_decay: float) -> T:
-    return tree_map(lambda g, x: g + weight_decay * x, grads, params) if weight_decay else grads
+    if not _matters(weight_decay):
+        return grads
+    return tree_map(lambda g, x: g + _as(x, weight_decay) * x, grads, params)
 
 
 def _descend(params: T, direction: T, size: Scalar) -> T:
@@ -228,6 +234,11 @@ def _descend(params: T, direction: T, size: Scalar) -> T:
 def _as(like: Tensor, value: Scalar) -> Scalar:
     """The value in the dtype of a leaf, which a float64 scalar must not change."""
     return value.to(like.dtype) if isinstance(value, Tensor) else value
+
+
+def _matters(value: Scalar) -> bool:
+    """Whether a number is more than zero; one a member always counts, since members share their steps."""
+    return isinstance(value, Tensor) or value != 0
 
 
 def _zeros(params: T) -> T:

@@ -24,13 +24,13 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from ..core.registry import Saved
+from ..core.recipe import Recipe
 
 Clock = int | Tensor  # an integer tensor where members have their own clocks
 Scalar = float | Tensor  # what follows from a clock
 
 
-class Rate(Saved, ABC, kind="rate"):
+class Rate(Recipe, ABC, kind="rate"):
     """A number as a pure function of the clock."""
 
     @abstractmethod

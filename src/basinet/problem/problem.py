@@ -66,6 +66,12 @@ class Problem:
         assert isinstance(self.model, Model)
         return self.model
 
+    def through(self, model: Model) -> Problem:
+        """The same problem for a model that wraps the network: of the same parameters, so nothing is checked again."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self) | {"model": model})
+        return other
+
     def init(self, noise: Noise) -> Point:
         """Where a member starts: a fresh initialisation of the network, and of what the likelihood learns."""
         return self.complete(self.network.init(noise))

@@ -1,0 +1,95 @@
+"""Recipes: a list stands for one recipe a value, and each is checked as a plain one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from basinet.core.recipe import cohorts, differences, expand, flat, rebound
+from basinet.methods.map import MAP
+from basinet.methods.snapshot import Snapshot
+from basinet.optim import SGD, Adam, Constant, Cosine, Cyclic, WarmUp
+
+
+def test_a_recipe_without_lists_stands_for_itself():
+    recipe = MAP(optimizer=Adam(betas=(0.8, 0.99)))
+    assert expand(recipe) == [recipe]
+
+
+def test_lists_at_any_depth_go_in_step():
+    made = expand(MAP(epochs=[1, 2], optimizer=SGD(lr=WarmUp(schedule=Cosine(peak=[0.1, 0.2])), momentum=0.5)))
+    assert made == [
+        MAP(epochs=e, optimizer=SGD(lr=WarmUp(schedule=Cosine(peak=p)), momentum=0.5)) for e, p in ((1, 0.1), (2, 0.2))
+    ]
+
+
+def test_values_may_be_recipes_and_tuples():
+    made = expand(MAP(optimizer=[SGD(lr=0.1), Adam(betas=(0.5, 0.9))]))
+    assert made == [MAP(optimizer=SGD(lr=0.1)), MAP(optimizer=Adam(betas=(0.5, 0.9)))]
+    assert expand(Adam(betas=[(0.5, 0.9), (0.8, 0.9)])) == [Adam(betas=(0.5, 0.9)), Adam(betas=(0.8, 0.9))]
+
+
+def test_what_a_class_makes_of_its_fields_it_makes_of_each():
+    made = expand(Snapshot(cycles=2, optimizer=SGD(lr=[0.1, 0.2])))
+    assert [m.optimizer.lr for m in made] == [Cyclic(peak=0.1, cycles=2), Cyclic(peak=0.2, cycles=2)]
+
+
+@pytest.mark.parametrize("fields", [{"lr": [1e-3, 1e-2], "eps": [1e-8, 1e-7, 1e-6]}, {"lr": []}])
+def test_lists_of_different_lengths_are_refused_by_name(fields):
+    with pytest.raises(ValueError, match="expected lists of equal length") as error:
+        Adam(**fields)
+    assert all(f"{name} has {len(values)}" in str(error.value) for name, values in fields.items())
+
+
+def test_lists_of_different_lengths_at_different_depths_are_refused_by_path():
+    with pytest.raises(ValueError, match=r"optimizer\.lr has 2, epochs has 3"):
+        MAP(epochs=[1, 2, 3], optimizer=Adam(lr=[1e-3, 1e-2]))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Adam(lr=[1e-3, -1.0]), r"Adam with lr=-1\.0, value 1 of its lists: .*got -1\.0"),
+        (lambda: SGD(momentum=[1.5, 0.9]), r"momentum=1\.5, value 0"),
+        (lambda: MAP(patience=[3, 0]), r"patience=0, value 1"),
+        (lambda: MAP(patience=[3, "no"]), r"patience='no', value 1"),
+        (lambda: Cosine(peak=[0.1, 0.2], floor=0.15), r"peak=0\.1, value 0"),
+    ],
+)
+def test_each_value_is_checked_when_the_recipe_is_made(make, told):
+    with pytest.raises((ValueError, TypeError), match=told):
+        make()
+
+
+def test_lists_inside_lists_are_refused():
+    with pytest.raises(ValueError, match="lists inside"):
+        expand(MAP(optimizer=[Adam(lr=[1e-3, 1e-2]), Adam()]))
+
+
+def test_tensors_stand_where_numbers_were_and_are_not_checked():
+    recipe = MAP(optimizer=SGD(lr=Constant(value=0.1)))
+    lr = torch.tensor(-3.0)
+    made = rebound(recipe, {("optimizer", "lr", "value"): lr, ("epochs",): 7})
+    assert made.optimizer.lr.value is lr and made.epochs == 7 and made.batch_size == recipe.batch_size
+    assert recipe.optimizer.lr.value == 0.1
+
+
+def test_flat_names_every_value_by_path():
+    values = dict(flat(MAP(epochs=2, optimizer=Adam(lr=Constant(value=0.3)))))
+    assert values[("epochs",)] == 2 and values[("optimizer",)] is Adam and values[("optimizer", "lr", "value")] == 0.3
+
+
+def test_recipes_that_differ_in_floats_alone_are_a_cohort():
+    recipes = [
+        MAP(optimizer=Adam(lr=0.1)),
+        MAP(optimizer=Adam(lr=0.2, weight_decay=0.5)),
+        MAP(optimizer=SGD(lr=0.1)),
+        MAP(optimizer=Adam(lr=1)),  # a whole number among others that are not
+        MAP(optimizer=Adam(lr=Constant(value=0.1))),
+        MAP(optimizer=Adam(lr=0.1), epochs=3),
+        MAP(optimizer=Adam(lr=0.1, betas=(0.5, 0.9))),
+        MAP(optimizer=Adam(lr=0.7)),
+    ]
+    assert cohorts(recipes, [0] * 8) == [[0, 1, 3, 7], [2], [4], [5], [6]]
+    assert cohorts(recipes, [0] * 7 + [1]) == [[0, 1, 3], [2], [4], [5], [6], [7]]
+    assert differences([recipes[i] for i in (0, 1, 3)]) == [("optimizer", "lr"), ("optimizer", "weight_decay")]
