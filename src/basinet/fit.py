@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from .core.noise import Noise
 from .core.tree import Point, leaves, move, stack, tree_map
-from .data import Data
+from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
 from .engine.group import Observer, Trained
@@ -28,9 +29,9 @@ KEEP = 2048  # training inputs kept for methods that refresh norm statistics
 def fit(
     method: Method,
     problem: Problem,
-    data: Data | None = None,
+    data: Data | Stream | None = None,
     *,
-    val: Data | None = None,
+    val: Data | Stream | None = None,
     members: int | None = None,
     seed: int = 0,
     start: Posterior | None = None,
@@ -44,8 +45,12 @@ def fit(
     alone, not on how many there are. `start` gives the points to start from: one for all members, or one each. `val`
     only stops and tunes; it never counts in N. `pool` is a folder in which members are kept: those that are there
     already are read, not trained again. `observe` is called about once an epoch.
+
+    Data may be a stream, `Data.stream`: a step is then a batch as it comes, whatever the method's `batch_size`.
     """
     _check(method, problem, data, val, members, start)
+    data, val = (d.seeded(seed) if isinstance(d, Stream) else d for d in (data, val))
+    method = method if not isinstance(data, Stream) else _in_batches(method, data)
     engine = engine or Engine()
     if start is None and any(f.name == "base" for f in fields(method)):
         base = getattr(method, "base", None) or MAP()
@@ -71,8 +76,9 @@ def fit(
     first = point(0, 0)
     dtype = engine.dtype or leaves(first.params)[0].dtype
     for given in (data, val):
-        if given is not None and (given is data or len(given.targets.unique()) > 1):  # one class is enough for val
-            adapted.check(given.to(dtype=dtype), move(first, dtype=dtype))
+        seen = None if given is None else some(given)
+        if seen is not None and (seen is data or len(seen.targets.unique()) > 1):  # one class is enough for a part
+            adapted.check(seen.to(dtype=dtype), move(first, dtype=dtype))
     entry = None if pool is None else _entry(Path(pool), method, problem, data, val, seed, start, engine)
     names = [_file_name(m, None if start is None else point(i, 0)) for i, m in enumerate(who)]
     found: dict[int, Trained] = {}
@@ -89,10 +95,11 @@ def fit(
         run = engine.train(
             method, adapted, data, val, who, point, keys, missing=missing, observe=observe, checkpoints=checkpoints
         )
-        for trained in run:
-            found[trained.position] = trained
-            if entry is not None and trained.family is not None:
-                entry.write(names[trained.position], trained.family, trained.curves)
+        with closing(run):
+            for trained in run:
+                found[trained.position] = trained
+                if entry is not None and trained.family is not None:
+                    entry.write(names[trained.position], trained.family, trained.curves)
     failed = [m for i, m in enumerate(who) if found[i].family is None]
     kept = [i for i in range(len(who)) if found[i].family is not None]
     if not kept:
@@ -116,8 +123,8 @@ def fit(
 def _check(
     method: Method,
     problem: Problem,
-    data: Data | None,
-    val: Data | None,
+    data: Data | Stream | None,
+    val: Data | Stream | None,
     members: int | None,
     start: Posterior | None,
 ) -> None:
@@ -129,7 +136,7 @@ def _check(
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
     for what, given in (("data", data), ("val", val)):
-        if given is not None and not isinstance(given, Data):
+        if given is not None and not isinstance(given, (Data, Stream)):
             raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
         if given is None and what in method.needs:
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
@@ -181,8 +188,8 @@ def _entry(
     path: Path,
     method: Method,
     problem: Problem,
-    data: Data | None,
-    val: Data | None,
+    data: Data | Stream | None,
+    val: Data | Stream | None,
     seed: int,
     start: Posterior | None,
     engine: Engine,
@@ -205,7 +212,35 @@ def _file_name(member: Member, start: Point | None) -> str:
     return name if start is None else f"{name}-{fingerprint(describe([start.params, start.buffers]))}"
 
 
-def _some_inputs(data: Data) -> Any:
+def _in_batches(method: Method, stream: Stream) -> Method:
+    """The recipe with the stream's batches in place of its own, so that epochs and averages are counted in them."""
+    size, planned = len(stream.first().targets), method.schedule(stream.n)
+    has = any(f.name == "batch_size" for f in fields(method))
+    whole = (getattr(method, "batch_size", None) if has else planned.batch_size) is None
+    if planned.steps and whole and size < stream.n:
+        advice = "give it a batch_size (of any value: the stream decides)" if has else "use another method"
+        raise ValueError(
+            f"{type(method).__name__} takes all {stream.n:,} examples at each step, and the stream gives {size} at a "
+            f"time: {advice}, or data in memory"
+        )
+    counted: dict[str, Any] = {} if whole or not has else {"batch_size": size}
+    return replace(method, **counted)
+
+
+def _some_inputs(data: Data | Stream) -> Any:
+    if isinstance(data, Stream):
+        return _first_inputs(data)
     total = data.targets.shape[0]
     chosen = torch.arange(min(KEEP, total), device=data.targets.device) * total // min(KEEP, total)  # evenly spread
     return tree_map(lambda x: x[chosen], data.inputs)
+
+
+def _first_inputs(stream: Stream) -> Any:
+    parts, count = [], 0
+    with closing(stream.once()) as batches:
+        for piece in batches:
+            parts.append(piece.inputs)
+            count += len(piece.targets)
+            if count >= KEEP:
+                break
+    return tree_map(lambda *xs: torch.cat(xs)[:KEEP], parts[0], *parts[1:])
