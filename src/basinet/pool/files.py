@@ -91,9 +91,12 @@ def atomically(path: Path, write: Callable[[str], Any]) -> None:
     """Lets `write` fill a temporary file beside `path`, then puts it in its place in one move."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = str(path.parent / f".{path.name}.{secrets.token_hex(8)}")
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # less what the umask takes away
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # less what the umask takes away
+    mode = os.fstat(handle).st_mode & 0o777
+    os.close(handle)
     try:
         write(temporary)
+        os.chmod(temporary, mode)  # safetensors puts a file of its own there
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
