@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 import basinet as bn
-from basinet.data import Stream, pieces, some
+from basinet.core.model import seeded
+from basinet.data import Piece, Stream, pieces, some
 
 X = torch.arange(20.0).reshape(10, 2)
 Y = torch.arange(10) % 3
@@ -79,6 +80,27 @@ def test_what_a_loader_draws_follows_from_the_seed_and_leaves_the_generator_of_t
     assert torch.equal(a, b) and not torch.equal(a, other)
     assert not torch.equal(a[:10], a[10:])  # each pass has an order of its own
     assert torch.equal(a[:10].sort().values, Y.sort().values)
+
+
+def test_nobody_draws_while_another_has_the_generator():
+    reading, entered = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[Any]:
+        reading.set()
+        entered.wait(0.5)
+        torch.rand(5)
+        yield X, Y
+
+    stream = bn.Data.stream(batches, n=10)
+    stream.seen["first"] = Piece(X, Y)
+    ahead = stream.batches()
+    assert reading.wait(10)
+    with seeded(7):
+        entered.set()
+        next(ahead)
+        found = torch.rand(3)
+    ahead.close()
+    assert torch.equal(found, torch.rand(3, generator=torch.Generator().manual_seed(7)))
 
 
 def test_a_pair_may_have_weights_and_any_tree_of_inputs():
@@ -238,7 +260,7 @@ def test_a_bad_batch_is_named_by_its_number(case, prefetch):
         read(stream, 3)
     turns = iter([cut(), [batch]])
     late = bn.Data.stream(lambda: next(turns), n=10, prefetch=prefetch)
-    late.seen["first"] = bn.data.Piece(*cut()[0])
+    late.seen["first"] = Piece(*cut()[0])
     with pytest.raises(kind, match=f"batch 0 of the stream.*in pass 2.*({message})"):
         read(late, 4)
 

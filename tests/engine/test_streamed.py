@@ -200,6 +200,13 @@ def test_validation_on_a_stream_equals_that_in_memory(strategy):
     assert min(len(c) for c in a.info["curves"]["loss"]) < 8  # it did stop somebody
 
 
+def test_validation_counts_the_examples_that_came():
+    few = bn.Data.stream(lambda: iter(cut(VAL, 4)[:3]), n=VAL.n)
+    a, b = fit(shuffled(), val=few), fit(shuffled(), val=VAL.take(slice(12)))
+    for one, other in zip(a.info["curves"]["val_nll"], b.info["curves"]["val_nll"], strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+
+
 def test_norm_statistics_are_refreshed_from_the_first_batches(monkeypatch):
     recipe = bn.EMA(epochs=2)
     found = fit(bn.Data.stream(cut(), n=DATA.n), recipe)
@@ -271,6 +278,15 @@ def test_a_method_sees_the_batches_in_order_with_its_own_clock(strategy):
     for k in range(3):
         assert torch.equal(found.params["seen"][k], firsts)
         assert found.buffers["step"][k].tolist() == found.buffers["index"][k].tolist() == list(range(9))
+
+
+def test_the_seed_of_the_fit_decides_what_a_loader_draws():
+    a, b, other = (fit(shuffled(), Watching(), seed=s).parts[0].family.params["seen"] for s in (0, 0, 1))
+    assert torch.equal(a, b) and torch.equal(a[0], a[1]) and not torch.equal(a, other)
+    order = [int((DATA.inputs == x).all(1).nonzero()) for x in a[0]]
+    stream = shuffled().seeded(0).batches()
+    assert torch.equal(DATA.inputs[order], torch.stack([next(stream).inputs[0] for _ in range(9)]))
+    stream.close()
 
 
 @BOTH
@@ -373,6 +389,17 @@ def test_ctrl_c_while_waiting_for_a_batch_ends_the_thread():
 def test_an_error_while_training_ends_the_thread(error):
     with pytest.raises(error):
         fit(shuffled(), observe=Stop(2, error))
+
+
+def test_an_error_of_the_pool_ends_the_thread(tmp_path, monkeypatch):
+    def full(*args: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("basinet.pool.pool.PoolEntry.write", full)
+    with pytest.raises(OSError, match="no space left") as error:
+        fit(shuffled(name="a"), strategy="loop", pool=tmp_path)
+    assert not [t for t in threading.enumerate() if t.name == "basinet-ahead"]
+    assert error.value.__traceback__ is not None  # which holds on to all that was running
 
 
 def test_an_error_of_the_loader_while_training_comes_as_it_is():

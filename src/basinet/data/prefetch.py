@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import Full, Queue
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ class Ahead(Generic[T]):
 
     def __init__(self, items: Generator[T, None, None], count: int, device: torch.device | str | None = None) -> None:
         self._items, self._device = items, None if device is None else torch.device(device)
+        if self._device is not None and self._device.type == "cuda" and self._device.index is None:
+            self._device = torch.device("cuda", torch.cuda.current_device())  # which a new thread has not set
         self._stop = threading.Event()
         self._queue: Queue[T | _End] = Queue(max(count, 1))
         self._thread = threading.Thread(target=self._fill, name="basinet-ahead", daemon=True) if count else None
@@ -60,15 +62,34 @@ class Ahead(Generic[T]):
     def _fill(self) -> None:
         end = _End(None)
         try:
-            side = torch.cuda.Stream(self._device) if self._device is not None and self._device.type == "cuda" else None
-            for item in self._items:
-                if not self._put(tree.move(item, self._device) if side is None else _sent(item, side)):
+            for item in map(self._mover(), self._items):
+                if not self._put(item):
                     break
         except BaseException as error:
             end = _End(error)
         finally:
             self._items.close()
         self._put(end)
+
+    def _mover(self) -> Callable[[T], T]:
+        """What brings an item to the device, complete when it returns."""
+        device = self._device
+        if device is None or device.type != "cuda":
+            return lambda item: tree.move(item, device)
+        side = torch.cuda.Stream(device)
+
+        def send(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            return (x if x.is_cuda else x.pin_memory()).to(device, non_blocking=True)
+
+        def sent(item: T) -> T:
+            with torch.cuda.stream(side):
+                moved = tree.tree_map(send, item)
+            side.synchronize()
+            return moved
+
+        return sent
 
     def _put(self, item: T | _End) -> bool:
         """Waits for room; false where nobody wants it any more."""
@@ -83,17 +104,3 @@ class Ahead(Generic[T]):
 
 class _End(NamedTuple):
     error: BaseException | None
-
-
-def _sent(item: T, side: torch.cuda.Stream) -> T:
-    """The item on the GPU of a stream, complete."""
-
-    def send(x: object) -> object:
-        if not isinstance(x, Tensor):
-            return x
-        return (x if x.is_cuda else x.pin_memory()).to(side.device, non_blocking=True)
-
-    with torch.cuda.stream(side):
-        moved = tree.tree_map(send, item)
-    side.synchronize()
-    return moved
