@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import torch
 from .core.noise import Noise
 from .core.recipe import cohorts, expand
 from .core.tree import Point, leaves, move, stack, tree_map
-from .data import Data
+from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
 from .engine.group import Observer, Trained
@@ -32,9 +33,9 @@ KEEP = 2048  # training inputs kept for methods that refresh norm statistics
 def fit(
     method: Method,
     problem: Problem,
-    data: Data | None = None,
+    data: Data | Stream | None = None,
     *,
-    val: Data | None = None,
+    val: Data | Stream | None = None,
     members: int | None = None,
     seed: int = 0,
     start: Posterior | None = None,
@@ -50,8 +51,11 @@ def fit(
     the posterior has that recipe. `start` gives the points to start from: one for all members, or one each. `val`
     only stops and tunes; it never counts in N. `pool` is a folder in which members are kept: those that are there
     already are read, not trained again. `observe` is called about once an epoch.
+
+    Data may be a stream, `Data.stream`: a step is then a batch as it comes, whatever the method's `batch_size`.
     """
     _check(method, problem, data, val, members, start)
+    data, val = (d.seeded(seed) if isinstance(d, Stream) else d for d in (data, val))
     recipes = expand(method)
     count = len(recipes)
     members = count if members is None and count > 1 and (start is None or len(start) == 1) else members
@@ -69,8 +73,8 @@ class _Given(NamedTuple):
     """What a fit and the one it starts from share."""
 
     problem: Problem
-    data: Data | None
-    val: Data | None
+    data: Data | Stream | None
+    val: Data | Stream | None
     seed: int
     pool: Path | str | None
     engine: Engine
@@ -79,6 +83,8 @@ class _Given(NamedTuple):
 
 def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: _Given) -> Posterior:
     """The posterior of members that have a plain recipe each."""
+    if isinstance(given.data, Stream):
+        each = [_in_batches(recipe, given.data) for recipe in each]
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
     if start is None and any(f.name == "base" for f in fields(each[0])):
         bases: list[Method] = [getattr(recipe, "base", None) or MAP() for recipe in each]
@@ -89,9 +95,10 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
     cast = _Cast(each, who, start, sources, given)
     found = cast.read()
     missing = [i for i in range(len(who)) if i not in found]
-    for trained in cast.train(missing):
-        found[trained.position] = trained
-        cast.write(trained)
+    with closing(cast.train(missing)) as run:
+        for trained in run:
+            found[trained.position] = trained
+            cast.write(trained)
     return cast.posterior(found, set(missing))
 
 
@@ -142,7 +149,7 @@ class _Cast:
             i = trained.position
             self.entries[self.kind[i]].write(self.names[i], trained.family, trained.curves)
 
-    def train(self, missing: list[int]) -> Iterator[Trained]:
+    def train(self, missing: list[int]) -> Generator[Trained, None, None]:
         """Trains members: those whose recipes differ in numbers alone side by side, where that can be."""
         for cohort in cohorts(self.kinds, self.plans):
             together = len(cohort) > 1 and self.plans[cohort[0]].steps > 0 and self.given.engine.strategy != "loop"
@@ -199,36 +206,37 @@ class _Cast:
             inputs = move(_some_inputs(self.given.data), self.given.engine.place, self.dtype)
         parts = []
         for j, run in groupby(kept, key=lambda i: self.kind[i]):
-            some = list(run)
-            done = [found[i] for i in some]
+            here = list(run)
+            done = [found[i] for i in here]
             common = [n for n in done[0].curves if all(n in t.curves for t in done)]  # a pool may lack some val_nll
             info: dict[str, Any] = {
                 "curves": {n: [t.curves[n] for t in done] for n in common},
                 "seconds": sum(t.curves["seconds"][0] for t in done),
-                "trained": len(trained.intersection(some)),
+                "trained": len(trained.intersection(here)),
             }
             if failed:
                 info["failed"] = failed  # members that diverged at every attempt are not in the posterior
             family = stack([t.family for t in done if t.family is not None])
-            members = tuple(self.who[i] for i in some)
+            members = tuple(self.who[i] for i in here)
             parts.append(Part(self.given.problem, family, members, self.kinds[j], inputs, info))
         return Posterior(tuple(parts))
 
     def _check_data(self) -> None:
         data, val = self.given.data, self.given.val
-        for some in (data, val):
-            if some is None or (some is not data and len(some.targets.unique()) == 1):
-                continue  # one class is enough for val
-            moved = some.to(dtype=self.dtype)
-            for j, seen in enumerate(self.adapted):
-                seen.check(moved, move(self.point(self.kind.index(j), 0), dtype=self.dtype))
+        for given in (data, val):
+            seen = None if given is None else some(given)
+            if seen is None or (seen is not data and len(seen.targets.unique()) == 1):
+                continue  # one class is enough for a part
+            moved = seen.to(dtype=self.dtype)
+            for j, adapted in enumerate(self.adapted):
+                adapted.check(moved, move(self.point(self.kind.index(j), 0), dtype=self.dtype))
 
 
 def _check(
     method: Method,
     problem: Problem,
-    data: Data | None,
-    val: Data | None,
+    data: Data | Stream | None,
+    val: Data | Stream | None,
     members: int | None,
     start: Posterior | None,
 ) -> None:
@@ -240,7 +248,7 @@ def _check(
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
     for what, given in (("data", data), ("val", val)):
-        if given is not None and not isinstance(given, Data):
+        if given is not None and not isinstance(given, (Data, Stream)):
             raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
     if members is not None and (not isinstance(members, int) or members < 1):
         raise ValueError(f"expected members to be a positive integer, got {members!r}")
@@ -252,7 +260,7 @@ def _check(
         raise ValueError(f"start has {len(start)} members and {members} were asked for: expected 1 or {members}")
 
 
-def _check_needs(method: Method, data: Data | None, val: Data | None) -> None:
+def _check_needs(method: Method, data: Data | Stream | None, val: Data | Stream | None) -> None:
     name = type(method).__name__
     for what, given in (("data", data), ("val", val)):
         if given is None and what in method.needs:
@@ -316,7 +324,35 @@ def _file_name(member: Member, start: Point | None) -> str:
     return name if start is None else f"{name}-{fingerprint(describe([start.params, start.buffers]))}"
 
 
-def _some_inputs(data: Data) -> Any:
+def _in_batches(method: Method, stream: Stream) -> Method:
+    """The recipe with the stream's batches in place of its own, so that epochs and averages are counted in them."""
+    size, planned = len(stream.first().targets), method.schedule(stream.n)
+    has = any(f.name == "batch_size" for f in fields(method))
+    whole = (getattr(method, "batch_size", None) if has else planned.batch_size) is None
+    if planned.steps and whole and size < stream.n:
+        advice = "give it a batch_size (of any value: the stream decides)" if has else "use another method"
+        raise ValueError(
+            f"{type(method).__name__} takes all {stream.n:,} examples at each step, and the stream gives {size} at a "
+            f"time: {advice}, or data in memory"
+        )
+    counted: dict[str, Any] = {} if whole or not has else {"batch_size": size}
+    return replace(method, **counted)
+
+
+def _some_inputs(data: Data | Stream) -> Any:
+    if isinstance(data, Stream):
+        return _first_inputs(data)
     total = data.targets.shape[0]
     chosen = torch.arange(min(KEEP, total), device=data.targets.device) * total // min(KEEP, total)  # evenly spread
     return tree_map(lambda x: x[chosen], data.inputs)
+
+
+def _first_inputs(stream: Stream) -> Any:
+    parts, count = [], 0
+    with closing(stream.once()) as batches:
+        for piece in batches:
+            parts.append(piece.inputs)
+            count += len(piece.targets)
+            if count >= KEEP:
+                break
+    return tree_map(lambda *xs: torch.cat(xs)[:KEEP], parts[0], *parts[1:])

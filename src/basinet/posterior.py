@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .core.lift import lift
 from .core.noise import Noise
 from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
+from .data import Stream
 from .engine import Member, Method
 from .families import Delta, Family, Mixture
 from .predict import Draws, Predictive, forward, make_predictive
@@ -210,6 +211,11 @@ class Posterior:
 
     def _inputs(self, inputs: Any) -> Any:
         like = leaves(self.parts[0].family)[0]
+        if isinstance(inputs, Stream):
+            raise TypeError(
+                "predict takes the inputs of one batch and keeps all outputs: call it batch by batch, or bn.score for "
+                "the scores of a stream"
+            )
         inputs = tree_map(lambda x: x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=_default(x)), inputs)
         first = leaves(inputs)
         if not first or any(x.dim() == 0 or x.shape[0] == 0 for x in first):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from . import metrics
 from .core.noise import Noise
-from .core.tree import leaves, tree_map
-from .data import Data
+from .core.tree import take, tree_map
+from .data import Data, Piece, Stream, some
 from .posterior import Posterior
 from .predict import ClassPredictive, LabelPredictive, NumberPredictive, Predictive, crps, forward
 from .problem.likelihoods import ClassLikelihood, Likelihood
@@ -25,7 +25,7 @@ LEVEL = 0.9  # of the interval whose coverage is reported
 
 def score(
     predictions: Predictive | Posterior,
-    truth: Tensor | Data,
+    truth: Tensor | Data | Stream,
     *,
     bins: int = BINS,
     samples: int | None = None,
@@ -39,16 +39,18 @@ def score(
     rmse, crps, coverage_90 (of counts, whose intervals end at whole numbers, 0.9 or more), and the mean variance with
     its parts.
 
-    Given a posterior and data, inputs are predicted in chunks, so that memory does not grow with their number;
-    `samples` and `seed` are those of `predict`. Examples and elements of weight zero in the data are left out; other
-    weights do not matter here.
+    Given a posterior and data, or a stream, of which one pass is scored, inputs are predicted in chunks, so that memory
+    does not grow with their number; `samples` and `seed` are those of `predict`. Examples and elements of weight zero
+    in the data are left out; other weights do not matter here.
     """
     if isinstance(predictions, Posterior):
-        if not isinstance(truth, Data):
+        if not isinstance(truth, (Data, Stream)):
             raise TypeError(
                 f"a posterior is scored on bn.Data, got {type(truth).__name__}: pass splits.test, or score a predictive"
             )
         return _summary(_streamed(predictions, truth, samples, seed), bins)
+    if isinstance(truth, Stream):
+        raise TypeError("a predictive in memory is scored on its targets: score a stream with the posterior itself")
     mask = _mask(truth) if isinstance(truth, Data) else None
     targets = truth.targets if isinstance(truth, Data) else truth
     _check_targets(predictions, targets)
@@ -107,7 +109,7 @@ def _check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None
         likelihood.check(outputs, targets)
 
 
-def _mask(data: Data) -> Tensor | None:
+def _mask(data: Data | Piece) -> Tensor | None:
     """True for the elements of the targets that have weight, in the shape of the targets; None where all have."""
     if data.weights is None or bool((data.weights > 0).all()):
         return None
@@ -200,20 +202,22 @@ def _subsets(m: int, size: int, most: int, noise: Noise) -> list[list[int]]:
     raise AssertionError("unreachable")
 
 
-def _streamed(posterior: Posterior, data: Data, samples: int | None, seed: int) -> dict[str, Tensor]:
+def _streamed(posterior: Posterior, data: Data | Stream, samples: int | None, seed: int) -> dict[str, Tensor]:
     """The pieces of all examples, predicted chunk by chunk."""
-    inputs = posterior._inputs(data.inputs)
     draws = posterior.draws(samples, seed)
     kept = [d.kept() for d in draws]
-    probe = posterior[0].predict(tree_map(lambda x: x[:1], inputs), samples=1, seed=seed).outputs
+    probe = posterior[0].predict(tree_map(lambda x: x[:1], some(data).inputs), samples=1, seed=seed).outputs
     each = sum(len(d) * d.samples for d in draws) * probe.numel() * probe.element_size()
-    step = max(1, min(data.n, BUDGET // (5 * each)))  # outputs, their softmax, logarithms and products live together
-    _check_fit(posterior.problem.likelihood, probe[0, 0], data.targets)
-    mask = _mask(data)
+    step = max(1, BUDGET // (5 * each))  # outputs, their softmax, logarithms and products live together
     rows = []
-    for begin in range(0, leaves(inputs)[0].shape[0], step):
-        part = tree_map(lambda x, b=begin: x[b : b + step], inputs)
-        made = [(d, *forward(d, part, k, begin=begin)) for d, k in zip(draws, kept)]
-        here = slice(begin, begin + step)
-        rows.append(_pieces(posterior.assemble(made), data.targets[here], None if mask is None else mask[here]))
+    place = 0  # of an input in the whole, which its noise depends on
+    for part in data.once() if isinstance(data, Stream) else (data,):
+        _check_fit(posterior.problem.likelihood, probe[0, 0], part.targets)
+        inputs, mask = posterior._inputs(part.inputs), _mask(part)
+        for begin in range(0, len(part.targets), step):
+            here = slice(begin, begin + step)
+            made = [(d, *forward(d, take(inputs, here), k, begin=place + begin)) for d, k in zip(draws, kept)]
+            targets, left = part.targets[here], None if mask is None else mask[here]
+            rows.append(_pieces(posterior.assemble(made), targets, left))
+        place += len(part.targets)
     return {name: torch.cat([r[name] for r in rows]) for name in rows[0]}

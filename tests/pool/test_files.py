@@ -224,6 +224,17 @@ def test_any_other_end_leaves_the_old_file_and_no_other(file, monkeypatch, error
     assert names(file.parent) == ["x.safetensors"] and read_tensors(file)[1] == META
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_files_have_the_mode_that_the_umask_leaves(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        write_tensors(tmp_path / "x.safetensors", TENSORS, META)
+        write_json(tmp_path / "x.json", META)
+    finally:
+        os.umask(before)
+    assert {p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {0o666 & ~mask}
+
+
 def test_the_json_checksum_is_that_of_the_content(manifest):
     """So that another program can write or check such a file."""
     whole = json.loads(manifest.read_text())

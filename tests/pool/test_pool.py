@@ -112,6 +112,19 @@ def test_a_member_that_was_lost_is_trained_again(tmp_path):
     assert equal(fit(tmp_path, 4, observe=seen), whole) and seen.members == [1]
 
 
+def test_what_a_killed_write_left_is_removed_when_the_entry_is_opened_again(tmp_path):
+    fit(tmp_path, 1)
+    folder = member_files(tmp_path)[0].parent
+    names = (".member-0-00001.safetensors.ab", ".member-0-00002.safetensors.cd", ".x")
+    old, young, other = (folder / name for name in names)
+    for file in (old, young, other):
+        file.write_bytes(b"cut sho")
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    fit(tmp_path, 1)
+    assert not old.exists() and young.exists() and other.exists()  # another process may be writing the young one
+
+
 def test_the_order_of_members_in_the_folder_is_by_number(tmp_path):
     fit(tmp_path, 3, seed=8)
     assert [p.name for p in member_files(tmp_path)] == [f"member-8-{k:05d}.safetensors" for k in range(3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
@@ -20,6 +21,8 @@ Mode = Literal["train", "eval", "dropout"]
 """train: norm layers use batch statistics and dropout is on; eval: neither; dropout: eval with dropout on."""
 
 Factory = Callable[[], nn.Module]
+
+GENERATOR = threading.RLock()  # torch has one generator for all threads: held while it stands at another state
 
 
 class Model:
@@ -119,7 +122,7 @@ class _Reader(nn.Module):
 def seeded(seed: int) -> Iterator[None]:
     """Runs its body with torch's global generators at `seed`, and puts them back."""
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=cuda):
+    with GENERATOR, torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
         yield
 

@@ -5,6 +5,7 @@ from .augment import Augmentation, CropFlip
 from .data import Data
 from .datasets import Splits
 from .encoder import Encoder
+from .stream import Piece, Stream, pieces, some
 from .table import Table, read_table, write_table
 from .tables import Rules, fit_table, load_table
 
@@ -13,12 +14,16 @@ __all__ = [
     "CropFlip",
     "Data",
     "Encoder",
+    "Piece",
     "Rules",
     "Splits",
+    "Stream",
     "Table",
     "datasets",
     "fit_table",
     "load_table",
+    "pieces",
     "read_table",
+    "some",
     "write_table",
 ]

@@ -60,8 +60,8 @@ def check_finite(x: Tensor, name: str) -> None:
     )
 
 
-def checked_weights(weights: Tensor, targets: Tensor) -> Tensor:
-    """Floating weights (N,), or one for each element of the targets."""
+def checked_weights(weights: Tensor, targets: Tensor, some: bool = True) -> Tensor:
+    """Floating weights (N,), or one for each element of the targets; `some` of them must not be zero."""
     if tuple(weights.shape) not in ((len(targets),), tuple(targets.shape)):
         whole = "" if targets.dim() == 1 else f" or {tuple(targets.shape)}"
         raise ValueError(
@@ -71,7 +71,7 @@ def checked_weights(weights: Tensor, targets: Tensor) -> Tensor:
     weights = weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
     check_lengths({"targets": targets, "weights": weights})
     check_finite(weights, "weights")
-    if weights.min() < 0 or weights.max() == 0:
+    if weights.min() < 0 or (some and weights.max() == 0):
         got = "a negative one" if weights.min() < 0 else "only zeros"
         raise ValueError(f"expected weights >= 0, not all zero, got {got}; 1 is the plain example, 0 none")
     return weights

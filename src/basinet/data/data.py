@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from ..core import tree
 from ..core.noise import Noise
 from .augment import Augmentation
 from .checks import as_tensor, check_finite, check_lengths, checked_index, checked_rows, checked_weights, kind
+
+if TYPE_CHECKING:
+    from .stream import Stream
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,6 +63,28 @@ class Data:
             object.__setattr__(self, "weights", checked_weights(as_tensor(self.weights, "weights"), targets))
         if self.rows is not None:
             object.__setattr__(self, "rows", checked_rows(as_tensor(self.rows, "rows"), targets))
+
+    @staticmethod
+    def stream(
+        batches: Any,
+        n: int,
+        *,
+        target: str | None = None,
+        weights: str | None = None,
+        name: str | None = None,
+        prefetch: int = 2,
+    ) -> Stream:
+        """Data that do not fit in memory, batch by batch: all members see the same ones.
+
+        `batches` can be iterated again and again (a torch DataLoader, a list), or is a function that returns a fresh
+        iterator. A batch is (inputs, targets), (inputs, targets, weights), or a dict: its targets are under "labels",
+        "targets", "label" or "target" unless `target` names their key, its weights under the key `weights` names, and
+        the rest are the inputs, which reach the network as keywords. `n` is the number of examples in all: the N of
+        the posterior. With a pool, `name` stands for the contents. `prefetch` batches are read ahead.
+        """
+        from .stream import Stream
+
+        return Stream(batches, n, target, weights, name, prefetch)
 
     @property
     def n(self) -> int:

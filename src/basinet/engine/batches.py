@@ -1,4 +1,4 @@
-"""Which examples each member sees at each step: every member its own shuffling, from its own key."""
+"""Which examples each member sees at each step: its own shuffling, from its own key, or the batches of a stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import tree_map
-from ..data import Data
+from ..data import Data, Piece, Stream
+from ..data.prefetch import Ahead
 
 
 class Batches:
@@ -66,6 +67,12 @@ class Batches:
         weights = None if self.data.weights is None else self.data.weights[index]
         return tree_map(lambda x: x[index], self.data.inputs), self.data.targets[index], weights
 
+    def start(self, position: int) -> None:
+        """Nothing to do before step `position` of the group: the examples of a step do not depend on those before."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
     def rekey(self, j: int, key: Tensor) -> None:
         """Gives member j another key: its order changes, that of the others does not."""
         self.keys = self.keys.clone()
@@ -79,3 +86,42 @@ class Batches:
             order = lift(lambda key: Noise(key).split("shuffle").split(epoch).permutation(self.n))(self.keys)
             self._orders[epoch] = order if self.rows is None else self.rows.gather(1, order)
         return self._orders[epoch]
+
+
+class Streamed:
+    """The batches of a stream, in the order in which they come: all members of a group see the same ones.
+
+    Until `start`, the first batch comes again and again, for steps that are only tried. A member that starts anew goes
+    on with the batches that come, so that the others see what they would have seen.
+    """
+
+    shared = True
+    batch_size = None  # none that is known beforehand
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.n = stream, stream.n
+        self._position = 0
+        self._ahead: Ahead[Piece] | None = None
+
+    def start(self, position: int) -> None:
+        """Opens the stream before step `position` of the group: earlier batches are read and passed over."""
+        self._position, self._ahead = position, self.stream.batches(skip=position)
+
+    def close(self) -> None:
+        """Ends reading ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def index(self, clocks: int | Sequence[int], steps: int) -> Tensor:
+        """The numbers of the next `steps` batches, (steps,): examples of a stream have no positions."""
+        return torch.arange(self._position, self._position + steps)
+
+    def gather(self, index: Tensor) -> tuple[Any, Tensor, Tensor | None]:
+        """Inputs, targets and weights of the next batch."""
+        if self._ahead is None:
+            return self.stream.first()
+        self._position += 1
+        return next(self._ahead)
+
+    def rekey(self, j: int, key: Tensor) -> None:
+        """The batches are the same for every key."""

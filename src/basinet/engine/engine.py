@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.tree import Point, leaves, move, size
-from ..data import Data
+from ..data import Data, Stream, some
 from ..pool.files import FileError
 from ..problem import Problem
 from .checkpoint import Checkpoints
@@ -62,8 +62,8 @@ class Engine:
         self,
         method: Method,
         problem: Problem,
-        data: Data | None,
-        val: Data | None,
+        data: Data | Stream | None,
+        val: Data | Stream | None,
         members: Sequence[Member],
         point: Callable[[int, int], Point],
         keys: Tensor,
@@ -71,7 +71,7 @@ class Engine:
         missing: Sequence[int] | None = None,
         observe: Observer | None = None,
         checkpoints: Checkpoints | None = None,
-    ) -> Iterator[Trained]:
+    ) -> Generator[Trained, None, None]:
         """Yields the missing ones of `members` (by position; default all) as they finish.
 
         `point(position, attempt)` is where a member starts, `keys` (M, 2) are their noise. Raises Apart, before any
@@ -119,7 +119,7 @@ class _Works:
         """Settles strategy, compiling and groups, as they were in a run that goes on, and says so."""
         engine, run = self.engine, self.run_
         assert run.data is not None
-        each = member_bytes(run.method, run.problem, point, run.data, run.schedule)
+        each = member_bytes(run.method, run.problem, point, some(run.data), run.schedule)
         free = engine.memory if engine.memory is not None else int(SHARE * free_bytes(engine.place))
         if each > free:
             raise MemoryError(
@@ -150,9 +150,15 @@ class _Works:
         def attempt(plan: Plan, count: int) -> float:
             return self._measure(plan, groups[0])
 
+        streamed = isinstance(run.data, Stream)  # of any batch size: neither captured, nor compiled unless asked
+        if streamed and engine.strategy == "streams":
+            raise ValueError("strategy 'streams' captures steps on data in memory: for streamed data leave it out")
         asked, steps, module = (engine.strategy, engine.compile), run.schedule.steps, run.problem.network.module
+        asked = (engine.strategy, False) if streamed else asked
         try:
             self.chosen = choose(*asked, len(wanted), steps, engine.place, module, attempt)
+            if streamed and engine.compile:
+                self.chosen = self.chosen._replace(compiled=True)
             return groups
         except TooLarge:
             if len(groups[0]) == 1:
@@ -200,6 +206,7 @@ class _Works:
             assert run.data is not None
             parts = (run.method, run.problem, run.data, run.schedule)
             captured = plan.compiled and self.engine.place.type == "cuda" and plan.strategy != "loop"
+            captured = captured and not isinstance(run.data, Stream)
             if captured:
                 longest = segment(run.schedule, run.data)
                 streams = plan.strategy == "streams"
@@ -249,4 +256,6 @@ def _describe(run: Run, members: int, point: Point, device: torch.device, plan: 
     many = f" in groups of {group}" if 1 < group < members else ""
     cost = f"{who} of {size(point.params):,} parameters (about {readable(each)} each) on {device.type} in {dtype}"
     work = f"{schedule.steps:,} steps of {batch} of {run.data.n:,} examples"
+    if isinstance(run.data, Stream):
+        work += ", in batches as the stream gives them (a batch_size does not apply)"
     return f"{name_of(run.method)}: {cost}, {plan.words()}{many}, {work}"

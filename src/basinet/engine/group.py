@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Point, leaves, take, tree_map
-from ..data import Data
+from ..data import Data, Stream, pieces
 from ..families import Family
 from ..problem import Batch, Problem
 from .checkpoint import Checkpoints, group_name
@@ -95,8 +95,8 @@ class Run(NamedTuple):
 
     method: Method
     problem: Problem
-    data: Data | None
-    val: Data | None
+    data: Data | Stream | None
+    val: Data | Stream | None
     schedule: Schedule
     progress: Progress
     observe: Observer | None
@@ -118,6 +118,8 @@ def run_group(run: Run, kernel: Kernel, slots: Sequence[Slot]) -> Iterator[Train
             how = f"the same fit with the same pool goes on from {where}"
             run.progress.say(f"stopped at step {step:,} of {run.schedule.steps:,}: {how}")
         raise
+    finally:
+        kernel.batches.close()
 
 
 def finish_only(run: Run, slot: Slot) -> Trained:
@@ -137,11 +139,13 @@ class _Group:
         self.patience = patience_of(run.method)
         self.kept_best: Any = None  # the states at the lowest validation NLL, with early stopping
         self.spent, self.pace = 0.0, 0.0  # seconds in all, and a step
+        self.steps = 0  # that this group has made, whoever started anew: so many batches of a stream are gone
         self.stackable = True  # until it is seen that evaluating is not
         self.consistent = True  # whether states and slots tell of the same moment
 
     def train(self) -> Iterator[Trained]:
         self._resume()
+        self.kernel.batches.start(self.steps)
         length = segment(self.run.schedule, self.run.data)
         began = time.perf_counter() - self.spent
         while any(not s.finished for s in self.slots):
@@ -158,10 +162,9 @@ class _Group:
     def save(self) -> None:
         """Writes where all members stand."""
         trees = {"state": self.kernel.states(), "best": self.kept_best, "bank": self.kernel.bank.contents()}
-        slots = [s.memory() for s in self.slots]
-        self.run.checkpoints.write(
-            self.name, trees, {"slots": slots, "spent": self.spent, "bank": self.kernel.bank.structure()}
-        )
+        slots, bank = [s.memory() for s in self.slots], self.kernel.bank.structure()
+        meta = {"slots": slots, "steps": self.steps, "spent": self.spent, "bank": bank}
+        self.run.checkpoints.write(self.name, trees, meta)
 
     def _advance(self, count: int) -> None:
         """Some steps of all members. How many at a time does not change what is computed, only when one looks up."""
@@ -173,6 +176,7 @@ class _Group:
         for slot, loss in zip(self.slots, losses):
             slot.clock += count
             slot.loss = loss
+        self.steps += count
         self.pace = (time.perf_counter() - began) / count
         self.consistent = True
 
@@ -187,9 +191,11 @@ class _Group:
             if slot.attempt:
                 self.kernel.rekey(j, slot.key())
             self.kernel.put(j, take(trees["state"], j))
-        self.kept_best, self.spent = trees["best"], meta["spent"]
+        self.kept_best, self.spent, self.steps = trees["best"], meta["spent"], meta["steps"]
         self.kernel.bank.restore(trees["bank"], meta["bank"])
-        self.run.progress.say(f"going on from step {max(s.clock for s in self.slots):,}, where the last run stopped")
+        reading = f", after reading past {self.steps:,} batches" if isinstance(self.run.data, Stream) else ""
+        step = max(s.clock for s in self.slots)
+        self.run.progress.say(f"going on from step {step:,}, where the last run stopped{reading}")
         self.run.progress.advance(sum(s.boundary for s in self.slots), "")
 
     def _next(self, slot: Slot, length: int) -> int:
@@ -285,7 +291,7 @@ class _Group:
         self.kernel.bank.clear(j)
         return None
 
-    def _validate(self, val: Data) -> list[float] | None:
+    def _validate(self, val: Data | Stream) -> list[float] | None:
         """NLL per validation example of each member."""
         method, problem = self.run.method, self.run.problem
         if method.norm == "refresh" and problem.network.norms:
@@ -297,14 +303,12 @@ class _Group:
             own = method.seen(state) if isinstance(method, Together) else problem
             return -own.log_likelihood(point.params, point.buffers, batch)[0]
 
-        total = torch.zeros(len(self.slots), dtype=torch.float64, device=val.targets.device)
+        total, seen = torch.zeros(len(self.slots), dtype=torch.float64, device=self.kernel.keys.device), 0
         with torch.no_grad():
-            for begin in range(0, val.n, EVALUATE):
-                part = slice(begin, begin + EVALUATE)
-                inputs, weights = tree_map(lambda x, p=part: x[p], val.inputs), val.weights
-                rows = inputs, val.targets[part], None if weights is None else weights[part]
-                total += self._each(nll, rows)
-        return (total / val.n).tolist()
+            for piece in pieces(val, EVALUATE):
+                total += self._each(nll, tuple(piece))
+                seen += len(piece.targets)
+        return (total / seen).tolist()
 
     def _each(self, function: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
         """`function(state, *arguments)` of all members: stacked where that can be, else one after another."""
@@ -320,11 +324,12 @@ class _Group:
 
 
 def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Family:
-    own = None if run.data is None else run.data.member(slot.member.k)
-    return run.method.finish(state, samples, run.problem, own, run.val, Noise(slot.key()).split("finish"))
+    own: Any = None if run.data is None else run.data.member(slot.member.k)  # a stream says what it has not
+    val: Any = run.val
+    return run.method.finish(state, samples, run.problem, own, val, Noise(slot.key()).split("finish"))
 
 
-def segment(schedule: Schedule, data: Data | None) -> int:
+def segment(schedule: Schedule, data: Data | Stream | None) -> int:
     """Steps between reports: an epoch, or more where there would be too many of them."""
     epoch = 1 if schedule.batch_size is None or data is None else max(1, data.n // schedule.batch_size)
     return max(epoch, -(-schedule.steps // SEGMENTS))

@@ -22,10 +22,10 @@ from torch.utils import _pytree as pytree
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Point, leaves, stack, take, tree_map
-from ..data import Data
+from ..data import Data, Stream
 from ..problem import Batch, Problem
 from .bank import Bank
-from .batches import Batches
+from .batches import Batches, Streamed
 from .memory import is_out_of_memory
 from .method import GradientMethod, Info, Method, Schedule
 
@@ -36,7 +36,12 @@ class Kernel(ABC):
     """Members side by side. `begin` loads a group, `advance` moves it, `row` and `put` read and replace one member."""
 
     def __init__(
-        self, method: Method, problem: Problem, data: Data, schedule: Schedule, autocast: torch.dtype | None = None
+        self,
+        method: Method,
+        problem: Problem,
+        data: Data | Stream,
+        schedule: Schedule,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.method, self.problem, self.data, self.schedule, self.autocast = method, problem, data, schedule, autocast
         self.bank = Bank(0, 0)
@@ -44,7 +49,11 @@ class Kernel(ABC):
     def begin(self, members: Sequence[int], points: Sequence[Point], keys: Tensor) -> None:
         """Loads a group: member numbers (their index lists), starting points, keys (g, 2)."""
         self.size = len(members)
-        self.batches = Batches(self.data, list(members), keys, self.schedule.batch_size)
+        self.batches: Batches | Streamed = (
+            Streamed(self.data)
+            if isinstance(self.data, Stream)
+            else Batches(self.data, list(members), keys, self.schedule.batch_size)
+        )
         self.keys = Noise(keys).split("step").key
         self.bank = Bank(self.size, self.schedule.bank)
         self.load(points, keys)
@@ -108,7 +117,7 @@ class Kernel(ABC):
     def dims(self) -> tuple[Any, ...]:
         """Which arguments of `step` have a member axis."""
         shared = None if self.batches.shared else 0
-        weighted = None if self.data.weights is None else shared
+        weighted = None if shared is None or self.data.weights is None else 0
         return (0, shared, shared, weighted, shared, 0, 0)
 
 

@@ -135,6 +135,11 @@ def _prior_temperature(problem: Problem) -> float:
 def _unit_noise(key: Tensor, batch: Batch, temperature: float) -> Tensor:
     """The noise of each target in units of sigma, (B, ...): its variance is T / weight, that of the likelihood as the
     potential counts it; none where the weight is zero."""
+    if batch.index.dim() == 0:
+        raise ValueError(
+            "target noise belongs to an example, and a stream does not say which example is which: use "
+            "Anchored(target_noise=False), or data in memory"
+        )
     each = Noise(key).split(batch.index).key  # (B, 2)
     unit = math.sqrt(temperature) * lift(lambda key, y: Noise(key).normal(y))(each, batch.targets)
     if batch.weights is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
+import secrets
+import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from .codec import digest
 
 FORMAT = 1
+STALE = 600.0  # seconds after which nobody is writing a temporary file any more
 
 
 class FileError(ValueError):
@@ -88,10 +90,13 @@ def read_json(path: Path) -> Any:
 def atomically(path: Path, write: Callable[[str], Any]) -> None:
     """Lets `write` fill a temporary file beside `path`, then puts it in its place in one move."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = str(path.parent / f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # less what the umask takes away
+    mode = os.fstat(handle).st_mode & 0o777
     os.close(handle)
     try:
         write(temporary)
+        os.chmod(temporary, mode)  # safetensors puts a file of its own there
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -101,6 +106,14 @@ def atomically(path: Path, write: Callable[[str], Any]) -> None:
         if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
             raise OSError(f"could not write {path}: {error}. What was there before is untouched.") from error
         raise
+
+
+def remove_stale(folder: Path, pattern: str) -> None:
+    """Removes what killed writes of files like `pattern` left; younger ones another process may still be writing."""
+    for file in folder.glob(f".{pattern}.*"):
+        with contextlib.suppress(OSError):  # another process may have removed it
+            if time.time() - file.stat().st_mtime > STALE:
+                file.unlink()
 
 
 def _check_format(path: Path, found: Any) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..families import Family
 from .codec import decode, encode, fingerprint
-from .files import FileError, read_json, read_tensors, write_json, write_tensors
+from .files import FileError, read_json, read_tensors, remove_stale, write_json, write_tensors
 
 
 class Pool:
@@ -44,6 +44,7 @@ class Pool:
         folder = self.path / f"{name.lower()}-{fingerprint(description)}"
         if not (folder / "entry.json").exists():
             write_json(folder / "entry.json", description)
+        remove_stale(folder, "member-*.safetensors")
         return PoolEntry(folder)
 
 

@@ -23,7 +23,7 @@ class Batch(NamedTuple):
 
     inputs: Any  # any tree of tensors (B, ...)
     targets: Tensor  # (B, ...)
-    index: Tensor  # type: ignore[assignment]  # (B,) positions in the data
+    index: Tensor  # type: ignore[assignment]  # (B,) positions in the data; of a stream, () the number of the batch
     step: Tensor  # (), this member's own clock: steps done before this one
     total: int  # N, the number of examples the posterior conditions on
     weights: Tensor | None = None  # (B,), one an example, or in the shape of the targets, one an element
