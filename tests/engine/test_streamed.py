@@ -224,7 +224,7 @@ def test_an_average_counts_its_horizon_in_the_batches_of_the_stream():
 
 @dataclass(frozen=True, kw_only=True)
 class Poisoned(MAP):
-    """MAP whose gradient is NaN at step `at` of the first attempt of members whose key is `key`."""
+    """MAP whose loss is NaN at step `at` of the first attempt of members whose key is `key`."""
 
     key: tuple[int, int] = (0, 0)
     at: int = 6
@@ -232,10 +232,10 @@ class Poisoned(MAP):
     def init(self, point: Any, problem: Any, noise: bn.Noise) -> Descent:
         return MAP.init(self, point, problem, noise)._replace(memory=(noise.key == torch.tensor(self.key)).all())
 
-    def gradient(self, state: Descent, batch: Any, problem: Any, noise: bn.Noise) -> tuple[Any, Info]:
-        grads, info = MAP.gradient(self, state, batch, problem, noise)
+    def loss(self, params: Any, state: Descent, batch: Any, problem: Any, noise: bn.Noise) -> Info:
+        info = MAP.loss(self, params, state, batch, problem, noise)
         bad = state.memory & (batch.step >= self.at)
-        return tree_map(lambda g: torch.where(bad, torch.nan, g), grads), info
+        return info._replace(loss=info.loss * torch.where(bad, torch.nan, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)

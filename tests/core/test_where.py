@@ -1,0 +1,38 @@
+"""`where=` picks parameters by patterns of their names, and says what there is when nothing matches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from basinet.core.where import last_layer, select
+
+PARAMS = {
+    n: torch.zeros(1) for n in ("conv1.weight", "layer1.conv.weight", "layer1.bn.bias", "head.weight", "head.bias")
+}
+
+
+def test_patterns_pick_in_the_order_of_the_parameters():
+    assert select(PARAMS, None) == tuple(PARAMS)
+    assert select(PARAMS, "head.*") == ("head.weight", "head.bias")
+    assert select(PARAMS, ("head.bias", "conv1.weight")) == ("conv1.weight", "head.bias")
+    assert select(PARAMS, "*conv*.weight") == ("conv1.weight", "layer1.conv.weight")
+
+
+def test_an_exclamation_mark_leaves_out():
+    assert select(PARAMS, ("*.weight", "!layer?.*")) == ("conv1.weight", "head.weight")
+    assert select(PARAMS, "!*.bias") == ("conv1.weight", "layer1.conv.weight", "head.weight")
+
+
+def test_a_pattern_that_matches_nothing_names_the_nearest():
+    with pytest.raises(ValueError, match=r"no parameter matches 'head\.weigth'.*head\.weight"):
+        select(PARAMS, "head.weigth")
+    with pytest.raises(ValueError, match=r"no parameter matches 'tail\.\*'.*There are conv1\.weight, layer1"):
+        select(PARAMS, ("head.*", "!tail.*"))
+    with pytest.raises(ValueError, match="leaves no parameter"):
+        select(PARAMS, ("head.*", "!head.*"))
+
+
+def test_the_last_layer_is_found():
+    assert select(PARAMS, last_layer(PARAMS)) == ("head.weight", "head.bias")
+    assert select({"weight": torch.zeros(1)}, last_layer({"weight": torch.zeros(1)})) == ("weight",)
