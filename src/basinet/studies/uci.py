@@ -121,8 +121,8 @@ def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield row(name, len(references), "MC dropout, as its authors ran it", *scores, "")
         yield row(name, "", "ReLU Gaussian process", "", "", f"{published['ReLU GP']:.2f}")
     yield "± is the standard error over splits. Published log likelihood: deep ensembles by Lakshminarayanan et al."
-    yield "(2017), anchored ensembles and Gaussian processes by Pearce et al. (2020). MC dropout: what its authors' (Gal"
-    yield "and Ghahramani 2016) code found on the same splits."
+    yield "(2017), anchored ensembles and Gaussian processes by Pearce et al. (2020). MC dropout: what the authors (Gal"
+    yield "and Ghahramani 2016) found on the same splits."
 
 
 def best_noise(means: Tensor, targets: Tensor) -> float:
