@@ -79,6 +79,19 @@ def test_test_rows_decide_nothing(folder, tmp_path):
         assert (a["chosen"], a["scores"]["variance"]) == (b["chosen"], b["scores"]["variance"])
 
 
+def test_tuning_trains_on_four_fifths_and_the_end_on_all_training_rows(folder, tmp_path, monkeypatch):
+    seen, fit = [], uci.fit
+
+    def watched(recipe, problem, data, **options):
+        seen.append((type(recipe).__name__, data.n, options["members"]))
+        return fit(recipe, problem, data, **options)
+
+    monkeypatch.setattr(uci, "fit", watched)
+    run(folder, tmp_path, splits=1)
+    tuned = [("MAP", 32, 5), ("MAP", 32, 5), ("MAP", 40, 5), ("Snapshot", 40, 1)]
+    assert seen == [*tuned, ("Anchored", 32, 5), ("Anchored", 40, 5)]
+
+
 @pytest.mark.parametrize(("short", "long", "best"), [(1, 60, 60), (60, 1, 60)])
 def test_the_better_length_is_chosen(folder, tmp_path, monkeypatch, short, long, best):
     monkeypatch.setattr(uci, "SHORT", short)

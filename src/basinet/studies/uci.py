@@ -8,7 +8,7 @@ Inputs and targets are standardised by the training rows alone; RMSE and log lik
     snapshots          five along one run, of as many epochs as a member of the deep ensemble had
     anchored ensemble  five modes around anchors of the prior N(0, 1), in the last layer N(0, 1/H); one noise for all
 
-On sets of up to 2,000 training rows one choice is tuned for each split by a random fifth of its training rows, after
+On sets of up to 1,000 training rows one choice is tuned for each split by a random fifth of its training rows, after
 training on the other four fifths; then all training rows are used. Heteroscedastic: 40 epochs, as in the paper on deep
 ensembles, or 200, whichever gives the deep ensemble the higher log likelihood. Anchored, with 200 epochs: the noise at
 which the mixture of the members, trained with learned noise, has the highest log likelihood. On larger sets nothing is
@@ -53,7 +53,7 @@ METHODS = ("MAP", "deep ensemble", "snapshots", "anchored ensemble")
 MEMBERS = 5
 PEAK, ANCHORED_PEAK = 0.03, 0.1  # of the learning rate; with known noise more is safe, and gets further
 SHORT, LONG = 40, 200  # epochs
-SMALL = 2000  # training rows, up to which something is tuned
+SMALL = 1000  # training rows, up to which something is tuned
 LEARNED = Gaussian(noise=0.3, learned=True)
 SHARE = 0.8  # of the training rows that tuning trains on
 NOISES = torch.logspace(-3, 0.5, 211, dtype=torch.float64)  # sd to choose from, of standardised targets; 4 % apart
