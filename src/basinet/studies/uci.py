@@ -9,7 +9,7 @@ Inputs and targets are standardised by the training rows alone; RMSE and log lik
     anchored ensemble  five modes around anchors of the prior N(0, 1), in the last layer N(0, 1/H); one noise for all;
                        200 epochs, on large sets 40
 
-The 40 epochs and batches of 100 (protein 500) are those of the paper on deep ensembles; large is over 1,000 training
+The 40 epochs and batches of 100 are those of the paper on deep ensembles (protein: 500); large is over 1,000 training
 rows. The noise of the anchored ensemble is tuned for each split by a random fifth of its training rows: members are
 trained on the other four fifths with learned noise, and then on all training rows with the noise at which their mixture
 gave the fifth the highest log likelihood. On large sets it is learned with the weights. No test row is seen before the
