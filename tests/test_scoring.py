@@ -43,6 +43,13 @@ def test_class_scores_are_those_of_the_averaged_probabilities(classes, labels):
     assert scores["nll"] == pytest.approx(float(-probs[range(50), labels].log().mean()), abs=1e-12)
     assert scores["brier"] == pytest.approx(float((probs - onehot).square().sum(-1).mean()), abs=1e-12)
     assert scores["accuracy"] == pytest.approx(float((probs.argmax(-1) == labels).double().mean()))
+    assert scores["adaptive_ece"] == pytest.approx(float(bn.metrics.ece(probs, labels, 15, spacing="mass")), abs=1e-12)
+    each = [float(bn.metrics.classwise_ece(probs, labels)), float(bn.metrics.classwise_ece(probs, labels, bins=4))]
+    assert [scores["classwise_ece"], bn.score(classes, labels, bins=4)["classwise_ece"]] == pytest.approx(each)
+    assert each[0] != pytest.approx(each[1])
+    best, top = probs.max(-1)  # the risk of the k most certain, averaged over k
+    wrong = (top != labels).double()[best.argsort(descending=True)]
+    assert scores["aurc"] == pytest.approx(float((wrong.cumsum(0) / torch.arange(1, 51)).mean()), abs=1e-12)
     assert scores["entropy"] == pytest.approx(float(-(probs * probs.log()).sum(-1).mean()), abs=1e-12)
     assert scores["entropy"] == pytest.approx(scores["aleatoric"] + scores["between"] + scores["within"], abs=1e-12)
     assert scores["epistemic"] == pytest.approx(scores["between"] + scores["within"], abs=1e-12)
@@ -58,6 +65,12 @@ def test_real_scores_are_those_of_the_mixture(real, numbers):
     low, high = real.interval(0.9)
     inside = (low[:, 0] <= numbers) & (numbers <= high[:, 0])
     assert scores["coverage_90"] == pytest.approx(float(inside.double().mean()))
+    assert scores["width_90"] == pytest.approx(float((high - low).mean()), abs=1e-12)
+    assert scores["mae"] == pytest.approx(float((means.mean(0) - numbers).abs().mean()), abs=1e-12)
+    u = torch.distributions.Normal(means, 0.7).cdf(numbers).mean(0)
+    levels = torch.linspace(0.01, 0.99, 20, dtype=torch.float64)
+    seen = (u <= levels[:, None]).double().mean(1)
+    assert scores["quantile_error"] == pytest.approx(float((seen - levels).abs().mean()), abs=1e-12)
     # the energy form of the CRPS: E|X - y| - E|X - X'| / 2, by draws
     draws = real.sample(4000, seed=5)[..., 0]
     energy = (draws - numbers).abs().mean(0) - (draws[:2000] - draws[2000:]).abs().mean(0) / 2
@@ -176,6 +189,8 @@ def test_label_scores_are_those_of_two_classes_a_label():
     two = torch.stack((1 - probs, probs), -1)
     each = [float(bn.metrics.ece(two[:, k], labels[:, k])) for k in range(4)]
     assert scores["ece"] == pytest.approx(sum(each) / 4)
+    each = [float(bn.metrics.adaptive_ece(two[:, k], labels[:, k])) for k in range(4)]
+    assert scores["adaptive_ece"] == pytest.approx(sum(each) / 4)
     assert scores["entropy"] == pytest.approx(float(predictive.entropy.mean()), abs=1e-9)
     rows = bn.size_curve(predictive, labels, sizes=[1, 3])
     assert rows[1]["ece"] == pytest.approx(scores["ece"]) and rows[1]["nll"] < rows[0]["nll"]
@@ -196,6 +211,12 @@ def test_count_scores_are_those_of_the_mixture():
     assert scores["crps"] == pytest.approx(float(energy.mean()), abs=0.02)
     assert scores["variance"] == pytest.approx(float(predictive.variance.mean()))
     assert bn.score(predictive, predictive.sample(1)[0])["coverage_90"] >= 0.8
+    many = CountPredictive(outputs[:, :, :1].expand(3, 2, 20_000, 1), bn.likelihoods.Poisson())
+    drawn = many.sample(1, seed=1)[0]  # randomised PIT of true draws is uniform; F(y) alone is not, at a mean near 1
+    right = bn.score(many, drawn)
+    assert right["quantile_error"] < 4 * 0.5 / 20_000**0.5  # four standard errors of one level
+    assert right["quantile_error"] == bn.score(many, drawn, seed=0)["quantile_error"]
+    assert right["quantile_error"] != bn.score(many, drawn, seed=1)["quantile_error"]
     assert bn.size_curve(predictive, y, sizes=[3])[0]["crps"] == pytest.approx(scores["crps"])
     with pytest.raises(ValueError, match="Poisson expects targets among 0, 1, 2"):
         bn.score(predictive, torch.full((100,), -1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from .core.noise import Noise
 from .core.tree import take, tree_map
 from .data import Data, Piece, Stream, some
 from .posterior import Posterior
-from .predict import ClassPredictive, LabelPredictive, NumberPredictive, Predictive, crps, forward
+from .predict import ClassPredictive, CountPredictive, LabelPredictive, NumberPredictive, Predictive, crps, forward
 from .problem.likelihoods import ClassLikelihood, Likelihood
 
 BUDGET = 512 * 2**20  # bytes that outputs and what is computed from them may take while streaming
@@ -33,11 +33,13 @@ def score(
 ) -> dict[str, float]:
     """Scores of predictions against the truth, lower is better but for accuracy and coverage.
 
-    Classes: nll, brier (sum over classes), ece (`bins` of equal width), accuracy, and the mean entropy with its
-    parts. Labels: the same, each label as two classes, where ece is the mean over labels of the error of each, accuracy
-    the share of labels that are right, and nll that of all labels of an example together. Real numbers and counts: nll,
-    rmse, crps, coverage_90 (of counts, whose intervals end at whole numbers, 0.9 or more), and the mean variance with
-    its parts.
+    Classes: nll, brier (sum over classes), ece (`bins` of equal width), accuracy, adaptive_ece (bins of equal mass),
+    classwise_ece, aurc (area under the risk of an error over coverage, by the probability of the top class), and the
+    mean entropy with its parts. Labels: the same, each label as two classes, where calibration errors are means over
+    labels of the error of each, accuracy the share of labels that are right, and nll that of all labels of an example
+    together. Real numbers and counts: nll, rmse, crps, coverage_90 (of counts, whose intervals end at whole numbers,
+    0.9 or more), width_90 (of the same intervals), mae (of the mean), quantile_error (mean distance of observed from
+    nominal coverage of the quantiles; of counts by randomised PIT with `seed`), and the mean variance with its parts.
 
     Given a posterior and data, or a stream, of which one pass is scored, inputs are predicted in chunks, so that memory
     does not grow with their number; `samples` and `seed` are those of `predict`. Examples and elements of weight zero
@@ -48,13 +50,13 @@ def score(
             raise TypeError(
                 f"a posterior is scored on bn.Data, got {type(truth).__name__}: pass splits.test, or score a predictive"
             )
-        return _summary(_streamed(predictions, truth, samples, seed), bins)
+        return _summary(_streamed(predictions, truth, samples, seed), bins, seed)
     if isinstance(truth, Stream):
         raise TypeError("a predictive in memory is scored on its targets: score a stream with the posterior itself")
     mask = _mask(truth) if isinstance(truth, Data) else None
     targets = truth.targets if isinstance(truth, Data) else truth
     _check_targets(predictions, targets)
-    return _summary(_pieces(predictions, targets, mask), bins)
+    return _summary(_pieces(predictions, targets, mask), bins, seed)
 
 
 def size_curve(
@@ -133,23 +135,39 @@ def _pieces(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> dic
     assert isinstance(predictive, NumberPredictive)
     y = predictive.aligned(targets)
     low, high = predictive.interval(LEVEL)
-    return pieces | {
-        "error": (predictive.mean - y).reshape(-1)[flat],
-        "crps": crps(predictive, y).reshape(-1)[flat],
-        "covered": ((low <= y) & (y <= high)).reshape(-1)[flat],
+    upto = predictive.cdf(y)
+    found = {
+        "error": predictive.mean - y,
+        "crps": crps(predictive, y),
+        "covered": (low <= y) & (y <= high),
+        "width": high - low,
+        "below": predictive.cdf(y - 1) if isinstance(predictive, CountPredictive) else upto,  # F just below the target
+        "upto": upto,
     }
+    return pieces | {name: x.reshape(-1)[flat] for name, x in found.items()}
 
 
-def _summary(pieces: dict[str, Tensor], bins: int) -> dict[str, float]:
+def _summary(pieces: dict[str, Tensor], bins: int, seed: int) -> dict[str, float]:
     scores: dict[str, Any] = {"n": len(pieces["log_prob"]), "nll": -pieces["log_prob"].mean()}
     if "probs" in pieces:
-        scores |= _class_scores(pieces["probs"], pieces["targets"], pieces["label"], bins)
+        probs, targets, label = pieces["probs"], pieces["targets"], pieces["label"]
+        scores |= _class_scores(probs, targets, label, bins)
+        best, top = probs.max(-1)
+        scores |= {
+            "adaptive_ece": _over_labels(metrics.adaptive_ece, probs, targets, label, bins),
+            "classwise_ece": _over_labels(metrics.classwise_ece, probs, targets, label, bins),
+            "aurc": metrics.aurc(1 - best, (top != targets).to(probs.dtype)),
+        }
         whole = "entropy"
     else:
+        pit = metrics.randomized_pit(pieces["below"].double(), pieces["upto"].double(), seed)
         scores |= {
             "rmse": pieces["error"].square().mean().sqrt(),
             "crps": pieces["crps"].mean(),
             "coverage_90": pieces["covered"].double().mean(),
+            "width_90": pieces["width"].mean(),
+            "mae": pieces["error"].abs().mean(),
+            "quantile_error": metrics.quantile_calibration_error(pit),
         }
         whole = "variance"
     parts = {k: pieces[k].mean() for k in ("aleatoric", "between", "within")}
@@ -168,12 +186,18 @@ def _rows(predictive: ClassPredictive | LabelPredictive) -> tuple[Tensor, Tensor
 
 
 def _class_scores(probs: Tensor, targets: Tensor, label: Tensor, bins: int) -> dict[str, Tensor]:
-    errors = [metrics.ece(probs[label == k], targets[label == k], bins=bins) for k in label.unique()]
     return {
         "brier": metrics.brier(probs, targets),
-        "ece": torch.stack(errors).mean(),
+        "ece": _over_labels(metrics.ece, probs, targets, label, bins),
         "accuracy": metrics.accuracy(probs, targets),
     }
+
+
+def _over_labels(
+    error: Callable[[Tensor, Tensor, int], Tensor], probs: Tensor, targets: Tensor, label: Tensor, bins: int
+) -> Tensor:
+    """The mean over labels of a calibration error."""
+    return torch.stack([error(probs[label == k], targets[label == k], bins) for k in label.unique()]).mean()
 
 
 def _brief(predictive: Predictive, targets: Tensor) -> dict[str, float]:

@@ -74,6 +74,9 @@ def study(
     place: Annotated[Path | None, typer.Option("--out", help="Where records go. Default: runs/study-NAME.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda ... Default: the GPU where there is one.")] = None,
+    sets: Annotated[str, typer.Option(help="Data sets to run, as boston,yacht. Default: all.")] = "",
+    methods: Annotated[str, typer.Option(help='Methods to run, as "MAP,deep ensemble". Default: all.')] = "",
+    splits: Annotated[int | None, typer.Option(min=1, help="Splits of each set to run. Default: all.")] = None,
 ) -> None:
     """Run a study: a question with an answer that can be measured again."""
     from .. import studies
@@ -87,5 +90,11 @@ def study(
             return
         chosen = studies.find(name)
         where = place or Path("runs") / f"study-{name}"
-        chosen.run(studies.Options(where, folder, seed, device), lambda line: out.print(line, highlight=False))
+        options = studies.Options(where, folder, seed, device, _words(sets), _words(methods), splits)
+        studies.check(chosen, options)
+        chosen.run(options, lambda line: out.print(line, highlight=False))
         out.print(f"Records: {where}", soft_wrap=True, highlight=False)
+
+
+def _words(given: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in given.split(",") if word.strip())

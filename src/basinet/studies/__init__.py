@@ -1,4 +1,7 @@
-"""Studies: one file a question, each with `run(options, say)`, found by looking into this folder."""
+"""Studies: one file a question, each with `run(options, say)`, found by looking into this folder.
+
+A study that can do a part of its work says in `NARROWED_BY` by which of the options: sets, methods, splits.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,9 @@ class Options(NamedTuple):
     folder: Path | None = None  # folder of data sets that are not built in; what needs them is left out without it
     seed: int = 0
     device: str | None = None
+    sets: tuple[str, ...] = ()  # data sets to run; none: all
+    methods: tuple[str, ...] = ()  # methods to run; none: all
+    splits: int | None = None  # how many splits of each set; None: all
 
 
 def discover() -> dict[str, ModuleType]:
@@ -35,3 +41,10 @@ def find(name: str) -> ModuleType:
     if name not in studies:
         raise ValueError(f"unknown study {name!r}.{did_you_mean(name, studies)}")
     return studies[name]
+
+
+def check(study: ModuleType, options: Options) -> None:
+    """Refuses options that the study would not heed."""
+    for name in ("sets", "methods", "splits"):
+        if getattr(options, name) and name not in study.NARROWED_BY:
+            raise ValueError(f"the study {study.__name__.split('.')[-1]} runs as a whole: leave out --{name}")

@@ -24,6 +24,7 @@ from ..problem.likelihoods import aligned
 from ..scoring import score, size_curve
 from . import Options, Say
 
+NARROWED_BY = ()
 MEMBERS = 20
 SUBSETS = 30
 
