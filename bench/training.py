@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+import torch.utils.flop_counter
 from torch import nn
 
 import basinet as bn
@@ -97,6 +98,27 @@ def load(name: str, folder: Path | None) -> tuple[bn.Data, bn.Data]:
     images = (images - images.mean((0, 2, 3), keepdim=True)) / images.std((0, 2, 3), keepdim=True)
     data = bn.Data(images, torch.from_numpy(z["y"]).long())
     return data.take(slice(0, 20_000)).augmented(CropFlip(padding=4)), data.take(slice(20_000, None))
+
+
+def flops(row: Row, train: bn.Data) -> int:
+    """Floating-point operations of one step of one member, forward and backward."""
+    net = row.net()
+    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+        net(train.inputs[: row.batch].cpu()).sum().backward()
+    return int(counter.get_total_flops())
+
+
+def matmul_rate() -> float:
+    """Floating-point operations a second of a large bf16 product on the GPU."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    for _ in range(3):
+        a @ a
+    sync("cuda")
+    began = time.perf_counter()
+    for _ in range(20):
+        a @ a
+    sync("cuda")
+    return 20 * 2 * 8192**3 / (time.perf_counter() - began)
 
 
 def sync(device: str) -> None:
@@ -243,12 +265,18 @@ def main() -> None:
             "basinet_total_seconds": ours["total"],
             "versions": {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()},
         }
+        if device == "cuda":
+            step = ours["epoch"] / (train.n // row.batch)
+            record["matmul_rate"] = matmul_rate()
+            record["share_of_matmul_rate"] = row.members * flops(row, train) / step / record["matmul_rate"]
         target = "" if row.target is None else f" (target {row.target:.3g}x)"
         theirs = sum(e[1] for e in eager) / len(eager)
         print(f"{row.name:36} M={row.members:<5} {faster:7.2f}x the eager loop{target}; ", end="")
         print(
             f"{ours['epoch'] / one:.3f} of one eager member's epoch; accuracy {ours['accuracy']:.4f}, loop {theirs:.4f}"
         )
+        if device == "cuda":
+            print(f"    {100 * record['share_of_matmul_rate']:.2g}% of the card's bf16 matmul rate")
         print("   ", ours["said"], flush=True)
         if options.out is not None:
             options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,8 @@ Inputs and targets are standardised by the training rows alone; RMSE and log lik
 The 40 epochs and batches of 100 are those of the paper on deep ensembles (protein: 500); large is over 1,000 training
 rows. The noise of the anchored ensemble is tuned for each split by a random fifth of its training rows: members are
 trained on the other four fifths with learned noise, and then on all training rows with the noise at which their mixture
-gave the fifth the highest log likelihood. On large sets it is learned with the weights. Nothing is chosen for a split by
-its test rows; but step sizes, the LeCun prior and what counts as large were settled on the first splits of some sets
+gave the fifth the highest log likelihood. On large sets it is learned with the weights. Nothing is chosen for a split
+by its test rows; but step sizes, the LeCun prior and what counts as large were settled on the first splits of some sets
 with their test scores in view, so that the results flatter a little.
 
 Records are appended to uci.jsonl, one for each set, split and method; those that are there are not made again. Sets
