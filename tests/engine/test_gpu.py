@@ -12,7 +12,10 @@ import basinet as bn
 from basinet.core.tree import leaves
 from basinet.data import CropFlip
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore"),  # what the compiler says about itself and the card
+]
 
 
 class Net(nn.Module):

@@ -291,6 +291,11 @@ class Captured(Kernel):
                 self.bank.write(keep, sample)
         return self.loss.clone()
 
+    def batch(self, inputs: Any, targets: Any, weights: Any, index: Any, key: Tensor, clock: Any) -> Batch:
+        """As for all kernels; images of a single member have their channels last, as tensor cores take them."""
+        seen = super().batch(inputs, targets, weights, index, key, clock)
+        return seen._replace(inputs=tree_map(_channels_last, seen.inputs)) if self.by_stream else seen
+
     def _fresh(self, points: Sequence[Point], keys: Tensor) -> list[Any]:
         if self.by_stream:
             return [self.init(p, k) for p, k in zip(points, keys)]
@@ -329,9 +334,10 @@ class Captured(Kernel):
                 streams[i].wait_stream(current)
                 with torch.cuda.stream(streams[i]):
                     kept.append(self._compiled(*arguments))
-                current.wait_stream(streams[i])
             else:
                 kept.append(self._compiled(*arguments))
+        for stream in streams:  # after all have been sent off: a join in between would make each wait for the last
+            current.wait_stream(stream)
         self.at.add_(1)
         if kept[0] is None:
             return None
@@ -354,6 +360,10 @@ class Captured(Kernel):
             old.copy_(x)
         loss.add_(info.loss.detach())
         return None if info.keep is None else (info.keep, info.sample)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and x.is_floating_point() else x
 
 
 def _dense(tree: Any) -> Any:
