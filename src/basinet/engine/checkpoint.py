@@ -37,6 +37,10 @@ class Checkpoints:
         self.failed: list[int] = []
         self.last = time.monotonic()
 
+    def place(self) -> tuple[Path | None, float, str]:
+        """Folder, interval and run: what makes another one of the same files."""
+        return self.folder, self.interval, self.run
+
     def recall(self, asked: dict[str, Any]) -> bool:
         """Whether there is a run to go on with: reads its plan. `asked` are the settings that somebody asked for."""
         if self.folder is None or not self._plan().exists():
