@@ -40,6 +40,7 @@ from .progress import Progress
 START = 120.0  # seconds in which a worker must be ready
 END = 10.0  # seconds in which an idle one must end
 LOOK = 0.2  # seconds between looks at Ctrl-C
+STOP, END_OF_WORK = b"stop", b"end"  # what a worker is told beside pickled groups and points
 
 Train = Callable[[list[int]], Iterator[Trained]]
 Job = Callable[["Line", int], Train]
@@ -118,7 +119,7 @@ class Crew:
                 for worker in self.workers:
                     if left and not worker.group:
                         worker.group = left.popleft()
-                        worker.send("train", worker.group)
+                        worker.send(_dumps(worker.group))
                 for worker, kind, body in self._heard():
                     if kind == "large":
                         left.extendleft(reversed(halves(worker.end())))
@@ -137,7 +138,7 @@ class Crew:
                 worker.process.kill()
             else:
                 with contextlib.suppress(WorkerError):
-                    worker.send("end")
+                    worker.send(END_OF_WORK)
         for worker in self.workers:
             worker.process.join(END)
             worker.process.kill()
@@ -149,11 +150,11 @@ class Crew:
         """Sends a new worker its job, and returns why it is not ready."""
         try:
             if parcel:
-                worker.pipe.send_bytes(parcel)
+                worker.send(parcel)
             if not worker.pipe.poll(START):
                 return f"a process was not ready after {START:.0f} s"
             kind, *body = worker.receive()
-        except (WorkerError, OSError):
+        except WorkerError:
             return (
                 f"a process {worker.fate()} before it was ready; a script that trains in several processes must do so "
                 'under if __name__ == "__main__":'
@@ -178,7 +179,7 @@ class Crew:
             trained = body[0]
             yield trained if trained.family is None else trained._replace(family=move(trained.family, self.place))
         elif kind == "point":
-            worker.send("point", self.point(*body))
+            worker.send(_dumps(self.point(*body)))
         elif kind == "advance":
             self.run.progress.advance(*body)
         elif kind == "fail":
@@ -199,7 +200,7 @@ class Crew:
         """Lets workers save where they are, and says so once; yields members that end meanwhile."""
         for worker in self._busy():
             with contextlib.suppress(WorkerError):
-                worker.send("stop")
+                worker.send(STOP)
         while self._busy():
             try:
                 for worker, kind, body in self._heard():
@@ -224,9 +225,9 @@ class _Worker:
         group, self.group = self.group, []
         return group
 
-    def send(self, kind: str, *body: Any) -> None:
+    def send(self, content: bytes) -> None:
         try:
-            self.pipe.send_bytes(_dumps((kind, *body)))
+            self.pipe.send_bytes(content)
         except OSError as error:
             raise self._lost() from error
 
@@ -262,12 +263,15 @@ class Line:
         self.pipe = pipe
         self.interrupt = Interrupt()
         self.progress = _ToldProgress(self)
-        self.tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[Point] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def send(self, kind: str, *body: Any) -> None:
         """Sends the parent a message; the thread that trains alone does so."""
         self.pipe.send_bytes(_dumps((kind, *body)))
+
+    def receive(self) -> Any:
+        """What the parent sends next; only the thread that trains may build tensors."""
+        return _loads(self.inbox.get())
 
     def observe(self, event: Event) -> None:
         """An observer that the parent calls."""
@@ -276,22 +280,19 @@ class Line:
     def point(self, position: int, attempt: int) -> Point:
         """Where a member starts, which the parent knows."""
         self.send("point", position, attempt)
-        return self.answers.get()
+        return self.receive()
 
     def checkpoints(self, folder: Path | None, interval: float, run: str) -> Checkpoints:
         """Checkpoints that write the files of groups, and leave the plan to the parent."""
         return _ToldCheckpoints(self, folder, interval, run)
 
     def listen(self) -> None:
-        """Hears the parent until it says that this is the end, or ends itself."""
-        while True:
-            kind, *body = _loads(self.pipe.recv_bytes())
-            if kind == "end":
-                return
-            if kind == "stop":
+        """Takes what the parent sends until it says that this is the end, or ends itself."""
+        while (content := self.pipe.recv_bytes()) != END_OF_WORK:
+            if content == STOP:
                 self.interrupt.asked = True
             else:
-                (self.answers if kind == "point" else self.tasks).put(body[0])
+                self.inbox.put(content)
 
 
 class _ToldProgress(Progress):
@@ -324,19 +325,13 @@ def _serve(
 ) -> None:
     """The life of a worker: this thread listens, so that it ends with the parent; another one trains.
 
-    It must be another one after a fork: OpenMP has its threads by the thread that calls it, and those of the parent's
-    are gone, for which a call from here would wait for ever.
+    It must be another one after a fork. OpenMP keeps a set of threads for each thread that calls it; the set of this
+    one belongs to the parent, and an operation of torch from here would wait for it for ever.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the parent tells
     for other in others:
         other.close()
     line = Line(pipe)
-    try:
-        if job is None:
-            job = _loads(pipe.recv_bytes())
-    except Exception as error:  # a class that is not there, say
-        line.send("error", *_told(error))
-        return
     threading.Thread(target=_work, args=(line, job, number, threads, settings), daemon=True).start()
     try:
         line.listen()
@@ -344,19 +339,19 @@ def _serve(
         os._exit(1)  # at once: files are whole or absent
 
 
-def _work(line: Line, job: Job, number: int, threads: int, settings: Any) -> None:
+def _work(line: Line, job: Job | None, number: int, threads: int, settings: Any) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
         try:
             torch.set_num_threads(threads)
             _set_torch(*settings)
-            train = job(line, number)
-        except Exception as error:
+            begin: Job = line.receive() if job is None else job
+            train = begin(line, number)
+        except Exception as error:  # a class that is not there, say
             line.send("error", *_told(error))
             return
         line.send("ready")
         while True:
-            group = line.tasks.get()
-            line.send(*_trained(line, train, group))
+            line.send(*_trained(line, train, line.receive()))
 
 
 def _trained(line: Line, train: Train, group: list[int]) -> tuple[Any, ...]:
