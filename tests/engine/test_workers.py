@@ -115,7 +115,6 @@ CASES: dict[str, dict[str, Any]] = {
     "bank": {"method": Banked(epochs=4, batch_size=5)},
     "no steps": {"method": Posthoc()},
     "early stopping": {"method": MAP(epochs=12, batch_size=5, optimizer=Adam(lr=0.05), patience=2), "val": classes(9)},
-    "stacked groups": {"method": SHORT, "strategy": "stacked", "memory": 10_000},
 }
 
 
@@ -179,6 +178,12 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
 @pytest.mark.parametrize("processes", [2, 4])
 def test_members_are_the_same_bits_in_any_number_of_processes(case, processes):
     assert same(fit(processes, **case), fit(1, **case))
+
+
+def test_stacked_groups_are_the_same_bits_as_those_of_one_process_with_its_share_of_the_memory(said):
+    spread = fit(2, strategy="stacked", memory=20_000, val=classes(9))
+    assert same(spread, fit(1, strategy="stacked", memory=10_000, val=classes(9)))
+    assert "stacked in 2 processes (asked for) in groups of 2" in said()[0] and "in groups of 2" in said()[1]
 
 
 def test_fresh_processes_give_the_same_bits_as_forked_ones(monkeypatch, said):
@@ -413,8 +418,8 @@ pool, result = Path(sys.argv[1]), Path(sys.argv[2])
 key = bn.Noise.seed(3)
 data = bn.Data(key.split("x").normal(torch.empty(30, 4)), key.split("y").integers(30, 3))
 problem = bn.Problem(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), bn.likelihoods.Categorical())
-engine = bn.Engine(device="cpu", strategy="loop", processes=2, checkpoint=0.01)
-made = bn.fit(bn.MAP(epochs=100, batch_size=5), problem, data, members=4, engine=engine, pool=pool)
+engine = bn.Engine(device="cpu", strategy="loop", processes=2, checkpoint=0.1)
+made = bn.fit(bn.MAP(epochs=60, batch_size=5), problem, data, members=4, engine=engine, pool=pool)
 result.write_text(repr([x.tolist() for x in leaves(made.parts[0].family)]))
 """
 

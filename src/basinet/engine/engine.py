@@ -104,7 +104,6 @@ class Engine:
                 "epochs of at least 0 and batches of at least 1"
             )
         wanted = list(range(len(members))) if missing is None else list(missing)
-
         label = f"{type(method).__name__} x {len(wanted)}"
         with Progress(label, schedule.steps * len(wanted), self.progress) as progress:
             saved = checkpoints or Checkpoints()
@@ -204,12 +203,13 @@ class _Works:
             self.chosen = self._spread(self.chosen, len(wanted), fits)
             if self.chosen.strategy == "loop":
                 groups = _cut(wanted, 1)
-            elif self.chosen.processes > 1:
-                groups = _cut(wanted, min(len(groups[0]), -(-len(wanted) // self.chosen.processes)))
+            elif (count := self.chosen.processes) > 1:
+                most = fits // count if engine.place.type == "cpu" else fits  # processes on a CPU share its memory
+                groups = _cut(wanted, min(len(groups[0]), -(-len(wanted) // count), most))
             names = ("strategy", "compiled", "processes", "threads")
             run.checkpoints.begin(asked | {name: getattr(self.chosen, name) for name in names}, groups)
-        most = max(len(group) for group in run.checkpoints.groups)
-        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, most, each))
+        largest = max(len(group) for group in run.checkpoints.groups)
+        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, largest, each))
 
     def _try(self, wanted: Sequence[int], most: int) -> list[list[int]]:
         """Chooses how members run, by trying a group of at most so many; returns the groups."""
@@ -241,7 +241,7 @@ class _Works:
                 most = min(most, cores())
             count = most if pays else 1
         if engine.place.type == "cpu":
-            most = min(most, max(1, fits))  # they share the memory
+            most = min(most, max(1, fits))
         count = min(count, most)
         if count == 1:
             return plan

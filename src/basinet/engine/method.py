@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
+from ..core.gradient import gradient
 from ..core.noise import Noise
 from ..core.registry import Saved
 from ..core.tree import Params, Point
@@ -136,7 +136,7 @@ def potential_gradient(
         potential, after = problem.potential(params, buffers, batch, noise, "train")
         return potential / problem.scale(batch.total), after
 
-    grads, (value, after) = grad_and_value(loss, has_aux=True)(params)
+    grads, value, after = gradient(loss, params)
     return grads, Info(value, buffers=after)
 
 

@@ -11,6 +11,7 @@ are fresh processes to which it is pickled. A worker ends when its pipe closes, 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import multiprocessing
 import os
@@ -41,6 +42,7 @@ START = 120.0  # seconds in which a worker must be ready
 END = 10.0  # seconds in which an idle one must end
 LOOK = 0.2  # seconds between looks at Ctrl-C
 STOP, END_OF_WORK = b"stop", b"end"  # what a worker is told beside pickled groups and points
+MALLOPT = ((-1, 2**31 - 1), (-2, 2**28), (-3, 2**25))  # glibc: bytes it keeps, fetches at once, maps one by one above
 
 Train = Callable[[list[int]], Iterator[Trained]]
 Job = Callable[["Line", int], Train]
@@ -331,6 +333,7 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the parent tells
     for other in others:
         other.close()
+    _keep_memory()
     line = Line(pipe)
     threading.Thread(target=_work, args=(line, job, number, threads, settings), daemon=True).start()
     try:
@@ -366,6 +369,16 @@ def _trained(line: Line, train: Train, group: list[int]) -> tuple[Any, ...]:
         raise
     except BaseException as error:
         return ("large",) if len(group) > 1 and is_out_of_memory(error) else ("error", *_told(error))
+
+
+def _keep_memory() -> None:
+    """Has the C library keep memory that is freed: each step needs it again, and to fetch it from the system takes a
+    small convolutional network a sixth of its time."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            adjust = ctypes.CDLL("libc.so.6").mallopt
+            for setting, value in MALLOPT:
+                adjust(setting, value)
 
 
 def _torch_settings() -> tuple[Any, ...]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
+from ..core.gradient import gradient
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, Point, ravel
@@ -100,7 +100,7 @@ class Anchored(GradientMethod):
             moved = (0.5 * anchored.sum() - prior.energy(network)) / _prior_temperature(problem)  # in the prior's place
             return (potential + moved) / problem.scale(batch.total), after
 
-        grads, (value, after) = grad_and_value(loss, has_aux=True)(state.params)
+        grads, value, after = gradient(loss, state.params)
         return grads, Info(value, buffers=after)
 
     @classmethod
