@@ -389,7 +389,8 @@ def _torch_settings() -> tuple[Any, ...]:
 def _set_torch(dtype: torch.dtype, precision: str, deterministic: bool) -> None:
     torch.set_default_dtype(dtype)
     torch.set_float32_matmul_precision(precision)
-    torch.use_deterministic_algorithms(deterministic)
+    if deterministic:  # the call imports half of torch
+        torch.use_deterministic_algorithms(True)
 
 
 def _told(error: BaseException) -> tuple[BaseException | None, str]:
