@@ -24,6 +24,7 @@ from basinet.core import registry
 from basinet.core.tree import leaves
 from basinet.engine import Descent, Engine, Event, Info, Schedule, workers
 from basinet.engine import engine as engine_module
+from basinet.engine.checkpoint import Checkpoints
 from basinet.engine.progress import Progress
 from basinet.engine.workers import WorkerError
 from basinet.families import Empirical
@@ -216,7 +217,9 @@ def test_a_script_that_trains_while_it_is_imported_is_told(monkeypatch):
         fit(1)
 
 
-def test_a_member_that_fails_in_a_worker_is_left_out_and_remembered(tmp_path):
+def test_a_member_that_fails_in_a_worker_is_left_out_and_noted_in_the_plan(tmp_path, monkeypatch):
+    noted: list[int] = []
+    monkeypatch.setattr(Checkpoints, "fail", lambda self, position: noted.append(position))
     inputs, targets = classes(12).inputs, classes(12).inputs[:, :1].clone()
     targets[0] = 1e30  # its square is infinite
     rows = torch.stack([torch.arange(1, 12), torch.arange(11), torch.arange(1, 12).flip(0)])
@@ -225,7 +228,7 @@ def test_a_member_that_fails_in_a_worker_is_left_out_and_remembered(tmp_path):
     data = bn.Data(inputs, targets, rows=rows)
     plain, spread = fit(1, data=data, **case), fit(2, data=data, pool=tmp_path, **case)
     assert spread.info["failed"] == plain.info["failed"] == [[0, 1]] and same(spread, plain)
-    assert checkpoints(tmp_path) == []
+    assert noted == [1, 1] and checkpoints(tmp_path) == []
 
 
 def test_observers_and_progress_hear_in_this_process_what_they_would_hear_of_one(monkeypatch):
