@@ -210,8 +210,8 @@ def through_basinet(
     per_epoch = train.n // row.batch
     epochs = [(stamps[b] - stamps[a]) / (b - a) * per_epoch for a, b in itertools.pairwise(at)]
     looped = " loop" in lines[0]
-    if looped:  # members run one after another: stamps are of the last member
-        epochs = [(posterior.info["seconds"]) / row.epochs]
+    if looped:  # one member after another, or several at once in processes: all of the time counts
+        epochs = [total / row.epochs]
     predictive = posterior[: min(row.members, 20)].predict(test.inputs)
     right = (predictive.log_probs[:, 0].argmax(-1).cpu() == test.targets).float().mean(-1)
     return {

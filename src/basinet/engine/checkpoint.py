@@ -41,6 +41,10 @@ class Checkpoints:
         """Whether there is a run to go on with."""
         return self.folder is not None and self._plan().exists()
 
+    def place(self) -> tuple[Path | None, float, str]:
+        """Folder, interval and run: what makes another one of the same files."""
+        return self.folder, self.interval, self.run
+
     def recall(self, asked: dict[str, Any]) -> bool:
         """Whether there is a run to go on with: reads its plan. `asked` are the settings that somebody asked for."""
         if not self.exist():

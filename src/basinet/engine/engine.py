@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from .method import Method, Schedule, name_of, plan_of
 from .probe import STRATEGIES, Plan, Strategy, TooLarge, choose
 from .progress import Progress
 from .sweep import Apart, Together
+from .workers import Crew, Job, Line, Train, cores, how_to_start, refuse_while_importing
+
+SHORT = {"fork": 2.0, "spawn": 60.0}  # seconds of training below which starting processes does not pay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,8 @@ class Engine:
     autocast: torch.dtype | None = None  # compute matrix products in this dtype, torch.bfloat16 say; default: in dtype
     strategy: Strategy | None = None  # "stacked", "streams" (GPU) or "loop"; default: what a probe finds
     compile: bool | None = None  # compile the step; default: on a GPU yes, on a CPU where the run is long enough to pay
+    processes: int | None = None  # members are spread over so many, one a GPU or several on a CPU; default: as many as
+    # there are GPUs, or on a CPU cores for strategy "loop" and one for "stacked", where the run is long enough to pay
     memory: int | None = None  # bytes that members may take; default: four fifths of what is free
     checkpoint: float = 60.0  # seconds between checkpoints, which are written where fit is given a pool
     progress: bool | None = None  # show a progress bar; default: where the error stream is a terminal
@@ -48,11 +54,25 @@ class Engine:
                     f"device {self.device!r} was asked for, and torch sees "
                     f"{f'{count} CUDA devices' if count else 'no CUDA device'} here: use device='cpu'"
                 )
+        if self.processes is not None and (not isinstance(self.processes, int) or self.processes < 1):
+            raise ValueError(f"expected processes to be a positive integer or None, got {self.processes!r}")
+        if self.processes is not None and self.processes > self.most_processes:
+            raise ValueError(
+                f"processes={self.processes} need a GPU each, and there {'is' if self.most_processes == 1 else 'are'} "
+                f"{self.most_processes} with device={self.device!r}: ask for fewer, or leave the number of the GPU out"
+            )
 
     @property
     def place(self) -> torch.device:
         """The device in use."""
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    @property
+    def most_processes(self) -> int:
+        """Over how many processes members can be spread: visible GPUs unless one is named; on a CPU any number."""
+        if self.place.type == "cpu":
+            return sys.maxsize
+        return torch.cuda.device_count() if self.place.index is None else 1
 
     def move(self, tree: Any) -> Any:
         """A tree of tensors in this engine's device and dtype."""
@@ -77,26 +97,17 @@ class Engine:
         `point(position, attempt)` is where a member starts, `keys` (M, 2) are their noise. Raises Apart, before any
         step, where members whose recipes differ (`Together`) cannot or should not run side by side.
         """
+        refuse_while_importing()
         wanted = list(range(len(members))) if missing is None else list(missing)
         first = self.move(point(wanted[0], 0))
-        keys = keys.to(self.place)
         dtype = leaves(first.params)[0].dtype
-        data = None if data is None else data.to(self.place, dtype)
-        val = None if val is None else val.to(self.place, dtype)
         schedule = plan_of(method, 0 if data is None else data.n)
-
-        def slot(i: int) -> Slot:
-            return Slot(members[i], lambda attempt: self.move(point(i, attempt)), keys[i], i)
-
         label = f"{name_of(method)} x {len(wanted)}"
         with Progress(label, schedule.steps * len(wanted), self.progress) as progress:
             saved = checkpoints or Checkpoints()
             interrupt = Interrupt(waits=saved.folder is not None)
-            run = Run(method, problem, data, val, schedule, progress, observe, saved, interrupt)
-            if schedule.steps == 0:
-                yield from (finish_only(run, slot(i)) for i in wanted)
-                return
-            works = _Works(self, run, slot)
+            job = _Job(self, method, problem, data, val, dtype, schedule, members, keys, observe is not None)
+            works = job.works(self, progress, observe, saved, interrupt, point)
             try:
                 works.plan(first, wanted)
             except (RuntimeError, TypeError, ValueError) as error:
@@ -104,20 +115,74 @@ class Engine:
                     raise
                 raise Apart(str(error).strip().split("\n")[0]) from error
             with interrupt:
-                yield from works.run(wanted)
+                yield from works.run(wanted, job._replace(plan=works.chosen, saved=saved.place()).begin)
             saved.clear()
+
+
+class _Job(NamedTuple):
+    """What a run is about, wherever it runs: here, or in a worker to which this travels."""
+
+    engine: Engine
+    method: Method
+    problem: Problem
+    data: Data | Stream | None
+    val: Data | Stream | None
+    dtype: torch.dtype
+    schedule: Schedule
+    members: Sequence[Member]
+    keys: Tensor
+    observed: bool
+    plan: Plan | None = None
+    saved: tuple[Any, ...] = ()
+
+    def works(
+        self,
+        engine: Engine,
+        progress: Progress,
+        observe: Observer | None,
+        checkpoints: Checkpoints,
+        interrupt: Interrupt,
+        point: Callable[[int, int], Point],
+    ) -> _Works:
+        """What does the work on the device of `engine`."""
+        data, val = (None if x is None else x.to(engine.place, self.dtype) for x in (self.data, self.val))
+        run = Run(self.method, self.problem, data, val, self.schedule, progress, observe, checkpoints, interrupt)
+        return _Works(engine, run, self.members, self.keys.to(engine.place), point)
+
+    def begin(self, line: Line, number: int) -> Train:
+        """In a worker: the function that trains a group there."""
+        place = self.engine.place
+        if place.type == "cuda":
+            place = torch.device("cuda", number)
+            torch.cuda.set_device(place)
+        engine = replace(self.engine, device=str(place), processes=None, progress=False)
+        observe = line.observe if self.observed else None
+        works = self.works(engine, line.progress, observe, line.checkpoints(*self.saved), line.interrupt, line.point)
+        assert self.plan is not None
+        works.chosen = self.plan
+        return works.train
 
 
 class _Works:
     """Makes kernels and feeds them groups."""
 
-    def __init__(self, engine: Engine, run: Run, slot: Callable[[int], Slot]) -> None:
-        self.engine, self.run_, self.slot = engine, run, slot
-        self.kernels: dict[tuple[Plan, int], Kernel] = {}
+    def __init__(
+        self, engine: Engine, run: Run, members: Sequence[Member], keys: Tensor, point: Callable[[int, int], Point]
+    ) -> None:
+        self.engine, self.run_, self.members, self.keys, self.point = engine, run, members, keys, point
+        self.kernels: dict[tuple[Strategy, bool, int], Kernel] = {}
+        self.seconds = 0.0  # that a step of all members took when it was last measured
+
+    def slot(self, i: int) -> Slot:
+        """The member at a position, before its first step."""
+        return Slot(self.members[i], lambda attempt: self.engine.move(self.point(i, attempt)), self.keys[i], i)
 
     def plan(self, point: Point, wanted: Sequence[int]) -> None:
         """Settles strategy, compiling and groups, as they were in a run that goes on, and says so."""
         engine, run = self.engine, self.run_
+        if run.schedule.steps == 0:
+            self.chosen = self._spread(Plan("loop", False, "no steps"), len(wanted), sys.maxsize)
+            return
         assert run.data is not None
         each = member_bytes(run.method, run.problem, point, some(run.data), run.schedule)
         free = engine.memory if engine.memory is not None else int(SHARE * free_bytes(engine.place))
@@ -130,17 +195,26 @@ class _Works:
         forced = {"strategy": engine.strategy, "compiled": engine.compile}
         if run.checkpoints.recall(asked | {name: x for name, x in forced.items() if x is not None}):
             settings = run.checkpoints.settings
-            self.chosen = Plan(settings["strategy"], settings["compiled"], "as the run that goes on had it")
+            how = {name: settings[name] for name in ("strategy", "compiled", "processes", "threads")}
+            self.chosen = Plan(reason="as the run that goes on had it", **how)
+            if self.chosen.threads:  # the bits of a member depend on the threads, not on the processes
+                count = min(engine.processes or self.chosen.processes, engine.most_processes)
+                self.chosen = self.chosen._replace(processes=count)
         else:
-            groups = self._try(wanted, free // max(each, 1))
+            fits = free // max(each, 1)
+            groups = self._try(wanted, fits)
+            self.chosen = self._spread(self.chosen, len(wanted), fits)
             if self.chosen.strategy == "loop":
                 if isinstance(run.method, Together):
                     raise Apart(self.chosen.reason)
                 groups = _cut(wanted, 1)
-            how = {"strategy": self.chosen.strategy, "compiled": self.chosen.compiled}
-            run.checkpoints.begin(asked | how, groups)
-        most = max(len(group) for group in run.checkpoints.groups)
-        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, most, each))
+            elif (count := self.chosen.processes) > 1:
+                most = fits // count if engine.place.type == "cpu" else fits  # processes on a CPU share its memory
+                groups = _cut(wanted, min(len(groups[0]), -(-len(wanted) // count), most))
+            names = ("strategy", "compiled", "processes", "threads")
+            run.checkpoints.begin(asked | {name: getattr(self.chosen, name) for name in names}, groups)
+        largest = max(len(group) for group in run.checkpoints.groups)
+        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, largest, each))
 
     def _try(self, wanted: Sequence[int], most: int) -> list[list[int]]:
         """Chooses how members run, by trying a group of at most so many; returns the groups."""
@@ -148,7 +222,8 @@ class _Works:
         groups = _cut(wanted, most)
 
         def attempt(plan: Plan, count: int) -> float:
-            return self._measure(plan, groups[0])
+            self.seconds = self._measure(plan, groups[0])
+            return self.seconds
 
         streamed = isinstance(run.data, Stream)  # of any batch size: neither captured, nor compiled unless asked
         if streamed and engine.strategy == "streams":
@@ -165,42 +240,100 @@ class _Works:
                 raise
         return self._try(wanted, self._half(len(groups[0])))
 
-    def run(self, wanted: Sequence[int]) -> Iterator[Trained]:
-        """Trains group after group; one for which memory runs out, again in halves."""
+    def _spread(self, plan: Plan, members: int, fits: int) -> Plan:
+        """The plan in as many processes as were asked for, or as pay; each with its share of the cores."""
+        engine = self.engine
+        if isinstance(self.run_.data, Stream):
+            return plan  # what may give its batches once, or to one reader at a time, stays in one process
+        count, most = engine.processes, min(members, engine.most_processes)
+        if count is None:
+            longer = SHORT[how_to_start(engine.place)]
+            pays = self.seconds * self.run_.schedule.steps * max(1.0, members / max(fits, 1)) > longer
+            if engine.place.type == "cpu":
+                pays = pays and plan.strategy == "loop"
+                most = min(most, cores())
+            count = most if pays else 1
+        if engine.place.type == "cpu":
+            most = min(most, max(1, fits))
+        count = min(count, most)
+        if count == 1:
+            return plan
+        return plan._replace(processes=count, threads=max(1, min(torch.get_num_threads(), cores() // count)))
+
+    def run(self, wanted: Sequence[int], job: Job) -> Iterator[Trained]:
+        """Trains the groups here or in workers; one for which memory runs out, again in halves."""
         checkpoints = self.run_.checkpoints
         left = set(wanted)
         for i in checkpoints.failed:
             left.discard(i)
             yield Trained(i, None, {})
-        queue = list(checkpoints.groups)
-        while left:
-            group = queue.pop(0) if queue else [min(left)]  # whose file was lost since
-            if not left & set(group):
-                continue
-            try:
-                slots = [self.slot(i) for i in group]
-                for trained in run_group(self.run_, self._kernel(self.chosen, len(group)), slots):
+
+        def halves(group: list[int]) -> list[list[int]]:
+            parts = _cut([i for i in group if i in left], self._half(len(group)))
+            checkpoints.regroup(group, parts)
+            return parts
+
+        groups = [group for group in checkpoints.groups if left & set(group)]
+        crew = Crew(self.run_, self.engine.place, self.members, self.point)
+        try:
+            train = self._enlist(crew, job, len(groups or left))
+            while left:
+                for trained in train(groups or [[i] for i in sorted(left)], halves):
                     left.discard(trained.position)
                     yield trained
+                groups = []  # whose file was lost since is trained alone
+        finally:
+            crew.dismiss()
+
+    def _enlist(self, crew: Crew, job: Job, groups: int) -> Callable[..., Iterator[Trained]]:
+        """What trains groups: a crew where the plan is one of processes and these can be started, or this one."""
+        plan = self.chosen
+        if not plan.threads or groups == 0:
+            return self._here
+        self.kernels.clear()  # from the probe: workers have their own
+        _empty_cache(self.engine.place)
+        count = min(plan.processes, groups)
+        if reason := crew.enlist(job, count, plan.threads):
+            self.run_.progress.say(f"all members train in this process, since others cannot be started: {reason}")
+            return self._here
+        return crew.train
+
+    def _here(self, groups: list[list[int]], halves: Callable[[list[int]], list[list[int]]]) -> Iterator[Trained]:
+        """Trains group after group in this process."""
+        queue = list(groups)
+        while queue:
+            group = queue.pop(0)
+            try:
+                yield from self.train(group)
                 continue
             except RuntimeError as error:
                 if len(group) == 1 or not is_out_of_memory(error):
                     raise
-            halves = _cut([i for i in group if i in left], self._half(len(group)))
-            checkpoints.regroup(group, halves)
-            queue = halves + queue
+            queue = halves(group) + queue
+
+    def train(self, group: list[int]) -> Iterator[Trained]:
+        """Trains one group."""
+        slots = [self.slot(i) for i in group]
+        if self.run_.schedule.steps == 0:
+            yield from (finish_only(self.run_, slot) for slot in slots)
+            return
+        try:
+            yield from run_group(self.run_, self._kernel(self.chosen, len(group)), slots)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                self.kernels.clear()
+            raise
 
     def _half(self, count: int) -> int:
         """Half as many members as were too many, after giving back the memory and saying so."""
         self.kernels.clear()
-        if self.engine.place.type == "cuda":
-            torch.cuda.empty_cache()
+        _empty_cache(self.engine.place)
         half = -(-count // 2)
         self.run_.progress.say(f"out of memory with {count} members at once: going on with {half}")
         return half
 
     def _kernel(self, plan: Plan, count: int) -> Kernel:
-        key = (plan._replace(reason=""), count)
+        key = (plan.strategy, plan.compiled, count)
         if key not in self.kernels:
             run = self.run_
             assert run.data is not None
@@ -240,6 +373,11 @@ def _cut(members: Sequence[int], most: int) -> list[list[int]]:
     count = -(-len(members) // most)
     size = -(-len(members) // count)
     return [list(members[begin : begin + size]) for begin in range(0, len(members), size)]
+
+
+def _empty_cache(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _wait(device: torch.device) -> None:

@@ -25,10 +25,13 @@ class Plan(NamedTuple):
     strategy: Strategy
     compiled: bool
     reason: str
+    processes: int = 1  # over which groups are spread
+    threads: int = 0  # of each of these processes; 0: all in this one, with the threads it has
 
     def words(self) -> str:
         """For the one line that is said."""
-        return f"{self.strategy}{' and compiled' if self.compiled else ''} ({self.reason})"
+        spread = f" in {self.processes} processes" if self.processes > 1 else ""
+        return f"{self.strategy}{' and compiled' if self.compiled else ''}{spread} ({self.reason})"
 
 
 Try = Callable[[Plan, int], float]
