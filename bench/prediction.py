@@ -1,6 +1,6 @@
 """Predicting with an ensemble through `Posterior.predict`, against a plain eager PyTorch loop over members, in one run.
 
-    python bench/prediction.py                  all rows, on the CPU (a minute)
+    python bench/prediction.py                  all rows, on the CPU (two minutes)
     python bench/prediction.py --device cuda    the same on a GPU
 
 The loop runs each member's module on all inputs at once under no_grad and stacks the outputs. Both sides take turns;
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     members: int
     draws: int  # of each member
     repeats: int
-    target: float | None  # time over the loop's, from performance.md
+    target: float | None  # time over the loop's, what we hold ourselves to
 
 
 def tiny_mlp() -> nn.Module:
