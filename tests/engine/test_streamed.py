@@ -291,7 +291,7 @@ def test_the_seed_of_the_fit_decides_what_a_loader_draws():
 
 @BOTH
 def test_a_member_that_starts_anew_goes_on_with_the_batches_that_come(strategy):
-    plain = fit(shuffled(), RECIPE, strategy)
+    plain = fit(shuffled(), Poisoned(epochs=4, optimizer=RECIPE.optimizer), strategy)  # nobody has the key (0, 0)
     root = bn.Noise.seed(0).split("fit").split(0)
     key = tuple(root.split(1).split("init").key.tolist())
     method = Poisoned(epochs=4, optimizer=RECIPE.optimizer, key=key)

@@ -76,7 +76,7 @@ class Anchored(GradientMethod):
         prior = _normal(problem)
         network = problem.split(point.params)[0]
         spread = replace(prior, centre=None).sample(network, noise.split("anchor"))
-        root = math.sqrt(_prior_temperature(problem))
+        root = math.sqrt(problem.prior_temperature)
         centre = prior.centre or {}
         anchor = {n: root * z + (centre[n].to(z) if n in centre else 0.0) for n, z in spread.items()}
         tether = Tether(anchor, noise.split("targets").key)
@@ -89,11 +89,11 @@ class Anchored(GradientMethod):
             sigma = likelihood.distribution(batch.targets, learned).stddev
             unit = _unit_noise(tether.key, batch, problem.temperature)
             batch = batch._replace(targets=batch.targets + sigma * unit)
-        potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
+        potential, buffers = problem.data_potential(params, state.buffers, batch, noise, "train")
         scales = prior.scales(tether.anchor)
         anchored = torch.stack([((network[n] - a) / scales[n]).square().sum() for n, a in tether.anchor.items()])
-        moved = (0.5 * anchored.sum() - prior.energy(network)) / _prior_temperature(problem)  # in the prior's place
-        return Info((potential + moved) / problem.scale(batch.total), buffers=buffers)
+        energy = 0.5 * anchored.sum() / problem.prior_temperature  # in the place of the prior's
+        return Info((potential + energy) / problem.scale(batch.total), buffers=buffers)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
@@ -125,11 +125,6 @@ class Anchored(GradientMethod):
 def _normal(problem: Problem) -> Normal:
     assert isinstance(problem.prior, Normal)  # adapt has checked
     return problem.prior
-
-
-def _prior_temperature(problem: Problem) -> float:
-    """What the potential divides the prior's energy by."""
-    return problem.temperature if problem.temper == "posterior" else 1.0
 
 
 def _unit_noise(key: Tensor, batch: Batch, temperature: float) -> Tensor:

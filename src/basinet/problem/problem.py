@@ -112,12 +112,25 @@ class Problem:
         self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "train"
     ) -> tuple[Tensor, Params]:
         """U, with the batch standing for all N examples, up to a constant; and the buffers afterwards."""
+        energy, buffers = self.data_potential(params, buffers, batch, noise, mode)
+        return energy + self.prior.energy(self.split(params)[0]) / self.prior_temperature, buffers
+
+    def data_potential(
+        self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "train"
+    ) -> tuple[Tensor, Params]:
+        """The potential without the prior."""
         log_likelihood, buffers = self.log_likelihood(params, buffers, batch, noise, mode)
-        energy = -log_likelihood * (batch.total / batch.targets.shape[0])
-        prior = self.prior.energy(self.split(params)[0])
-        if self.temper == "posterior":
-            return (energy + prior) / self.temperature, buffers
-        return energy / self.temperature + prior, buffers
+        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature, buffers
+
+    @property
+    def prior_temperature(self) -> float:
+        """What the prior's energy is divided by."""
+        return self.temperature if self.temper == "posterior" else 1.0
+
+    def decay(self, params: Params) -> dict[str, float] | None:
+        """For each tensor the number d such that the prior adds d/2 |x|^2 to the potential, where it does."""
+        found = self.prior.precision(self.split(params)[0])
+        return None if found is None else {n: p / self.prior_temperature for n, p in found.items()}
 
     def scale(self, total: int) -> float:
         """N / T, what the potential is divided by to read as a loss per example whatever N and T are."""

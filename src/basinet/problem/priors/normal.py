@@ -45,6 +45,9 @@ class Normal(Prior):
         scales, z = self.scales(like), noise.normal_params(like)
         return {n: self._mean(n, x) + scales[n] * z[n] for n, x in like.items()}
 
+    def precision(self, params: Params) -> dict[str, float] | None:
+        return None if self.centre else {n: s**-2 for n, s in self.scales(params).items()}
+
     def scales(self, params: Params) -> dict[str, float]:
         """The standard deviation of each parameter tensor."""
         return scales_of(self.scale, params)

@@ -29,6 +29,10 @@ class Prior(Saved, kind="prior"):
     def sample(self, like: Params, noise: Noise) -> Params:
         """A draw in the shapes of `like`."""
 
+    def precision(self, params: Params) -> dict[str, float] | None:
+        """The number p of each tensor, where the energy is the sum of p/2 |x|^2; None where it is not of that form."""
+        return None
+
     def check(self, params: Params) -> None:
         """Raises where the prior does not fit parameters of these names and shapes."""
 
