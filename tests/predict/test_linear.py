@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, Point, leaves, ravel, stack, take, unravel
 from basinet.families import Delta, Diagonal, Eigen, Family, Full, Kronecker, Partial
-from basinet.predict import Draws, linear
+from basinet.predict import Draws, linear, tangent
 from basinet.predict.taps import tapped
 from basinet.problem import Problem
 from basinet.problem.likelihoods import Categorical
@@ -243,7 +243,7 @@ def test_samples_are_the_mean_and_the_jacobian_times_the_step(network):
     points = [point_of(problem), problem.init(Noise.seed(2))]
     families = [Kronecker(**(vars(kronecker(p.params)) | {"buffers": p.buffers})) for p in points]
     draws = drawn(problem, families, 11)
-    outputs, learned = linear.samples(draws, draws.centres(), inputs)
+    outputs, learned = tangent.samples(draws, draws.centres(), inputs)
     assert outputs.shape[:2] == (2, 11) and learned == {}
     for m, s, at in draws:
         step = {n: at.params[n] - points[m].params[n] for n in at.params}
@@ -264,7 +264,7 @@ def test_samples_have_the_moments(structure):
     point = point_of(problem)
     family, count = FAMILIES[structure](point.params), 4000
     draws = drawn(problem, [family], count)
-    outputs = linear.samples(draws, draws.centres(), inputs)[0][0]
+    outputs = tangent.samples(draws, draws.centres(), inputs)[0][0]
     mean, covariance = linear.moments(problem, family, point, inputs, full=True)
     variance = covariance.diagonal(dim1=1, dim2=2)
     assert float(((outputs.mean(0) - mean) / (variance / count).sqrt()).abs().max()) < Z
@@ -279,9 +279,9 @@ def test_parts_and_batch_sizes_do_not_change_samples():
     point = point_of(problem)
     family = Partial(Delta(point.params, point.buffers), head(point.params).part)
     draws = drawn(problem, [family], 9)
-    whole = linear.samples(draws, draws.centres(), inputs)[0]
-    one = linear.samples(draws, draws.centres(), inputs, batch_size=1)[0]
-    kept = linear.samples(draws, draws.centres(), take(inputs, slice(1, 3)), draws.kept())[0]
+    whole = tangent.samples(draws, draws.centres(), inputs)[0]
+    one = tangent.samples(draws, draws.centres(), inputs, batch_size=1)[0]
+    kept = tangent.samples(draws, draws.centres(), take(inputs, slice(1, 3)), draws.kept())[0]
     torch.testing.assert_close(one, whole, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(kept, whole[:, :, 1:], rtol=1e-10, atol=1e-12)
 
@@ -313,4 +313,4 @@ def test_memory_does_not_grow_with_the_jacobian():
     )
     torch.testing.assert_close(variance, expected, rtol=1e-4, atol=1e-6)
     draws = Draws(problem, stack([family]), KEY.spread(1).key, 3)
-    assert linear.samples(draws, draws.centres(), inputs)[0].shape == (1, 3, 50, 1000)
+    assert tangent.samples(draws, draws.centres(), inputs)[0].shape == (1, 3, 50, 1000)

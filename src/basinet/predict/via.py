@@ -22,8 +22,9 @@ from ..problem.likelihoods import Bernoulli, Categorical, ClassLikelihood, Gauss
 from .closed import bridge, probit
 from .draws import Block, Draws
 from .forward import forward
-from .linear import moments, samples
+from .linear import moments
 from .predictive import make_predictive
+from .tangent import samples
 
 Via = Literal["sample", "linear", "probit", "bridge"]
 MOST = 64  # outputs an input whose covariance is held; functions with more of them are drawn
