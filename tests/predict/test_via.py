@@ -346,6 +346,24 @@ def test_dicts_go_through():
         assert made.predict(inputs, via=how).outputs.shape == (1, samples, 2, 2)
 
 
+def test_the_covariance_of_all_members_is_scaled(tmp_path):
+    made = posterior(REAL, members(REAL))
+    wide = made.scaled(2.0).scaled(1.5)
+    one, other = made.predict(INPUTS, via="linear"), wide.predict(INPUTS, via="linear")
+    torch.testing.assert_close(other.within, 3 * one.within)
+    torch.testing.assert_close(other.mean, one.mean)
+    torch.testing.assert_close(other.between, one.between)
+    assert wide.info["covariance_scale"] == 3.0 and "covariance_scale" not in made.info
+    wide.save(tmp_path / "saved")
+    back = bn.load(tmp_path / "saved", lambda: net(2))
+    assert torch.equal(back.predict(INPUTS, via="linear").within, other.within)
+    flat = made.scaled(0.0).predict(INPUTS, samples=4)
+    assert float(flat.within.max()) < 1e-20
+    points = posterior(CLASSES, [Empirical(stack([f.centre for f in members(CLASSES)]), {}, 3)])
+    with pytest.raises(ValueError, match="Empirical is not Gaussian"):
+        points.scaled(2.0)
+
+
 # errors
 
 
