@@ -60,13 +60,35 @@ class Tied(nn.Module):
         return F.linear(torch.tanh(self.deep(self.words(ids).mean(1))) * scale, self.words.weight)
 
 
+class Same(torch.autograd.Function):
+    """A user's own function, which has no rule for several gradients at once, nor for a forward derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (1 - ctx.saved_tensors[0].tanh().square())
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.gain = nn.Linear(3, 4), nn.Linear(4, 2), nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return self.gain * self.last(Same.apply(self.first(x)))
+
+
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.cell, self.last = nn.LSTM(3, 2, batch_first=True), nn.Linear(2, 2)
+        self.first, self.cell, self.last = nn.Linear(3, 3), nn.LSTM(3, 2, batch_first=True), nn.Linear(2, 2)
 
     def forward(self, x):
-        return self.last(self.cell(x)[0][:, -1])
+        return self.last(self.cell(self.first(x))[0][:, -1])
 
 
 def convolutions() -> nn.Module:
@@ -102,10 +124,16 @@ NETWORKS = {  # network, inputs, and the names that are tapped (None: all)
     "steps first": (lambda: Steps(False), normal("steps", 3, 4, 3), {"last"}),
     "steps out": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), normal("out", 3, 2, 3), None),
     "tied, a dict": (Tied, IDS, {"deep"}),
-    "recurrent": (Recurrent, normal("recurrent", 2, 3, 3), {"last"}),
+    "recurrent": (Recurrent, normal("recurrent", 2, 3, 3), {"first", "last"}),
+    "own function": (Own, normal("own", 3, 3), {"first", "last"}),
     "transformer": (transformer, normal("transformer", 3, 3, 4), {"linear1", "linear2", "norm1", "norm2", "2"}),
     "logistic": (lambda: nn.Linear(3, 1), normal("logistic", 4, 3), None),
 }
+
+
+def moments(*args, **options) -> tuple[Tensor, Tensor]:
+    mean, spread = zip(*linear.moments(*args, **options))
+    return torch.cat(mean), torch.cat(spread)
 
 
 def problem_of(make) -> Problem:
@@ -192,7 +220,7 @@ def test_moments_are_those_of_the_dense_jacobian(network, structure):
     family = FAMILIES[structure](point.params)
     mean, covariance = dense(problem, family, point, inputs)
     for full_matrix, expected in ((True, covariance), (False, covariance.diagonal(dim1=1, dim2=2))):
-        found, spread = linear.moments(problem, family, point, inputs, full=full_matrix)
+        found, spread = moments(problem, family, point, inputs, full=full_matrix)
         torch.testing.assert_close(found, mean, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(spread, expected, rtol=1e-9, atol=1e-11)
         assert not found.requires_grad and not spread.requires_grad
@@ -215,10 +243,10 @@ def test_little_room_and_small_batches_change_nothing(structure, full_matrix, mo
         problem = problem_of(make)
         point = point_of(problem)
         family = FAMILIES[structure](point.params)
-        whole = linear.moments(problem, family, point, inputs, full=full_matrix)
-        small = linear.moments(problem, family, point, inputs, full=full_matrix, batch_size=2)
+        whole = moments(problem, family, point, inputs, full=full_matrix)
+        small = moments(problem, family, point, inputs, full=full_matrix, batch_size=2)
         monkeypatch.setitem(linear.ROOM, "cpu", 64)  # an input and an output at a time
-        tight = linear.moments(problem, family, point, inputs, full=full_matrix)
+        tight = moments(problem, family, point, inputs, full=full_matrix)
         monkeypatch.undo()
         for made in (small, tight):
             torch.testing.assert_close(made, whole, rtol=1e-10, atol=1e-12)
@@ -227,7 +255,7 @@ def test_little_room_and_small_batches_change_nothing(structure, full_matrix, mo
 def test_a_point_does_not_spread():
     problem = problem_of(NETWORKS["dense"][0])
     point, inputs = point_of(problem), NETWORKS["dense"][1]
-    mean, spread = linear.moments(problem, Delta(point.params, {}), point, inputs, full=True)
+    mean, spread = moments(problem, Delta(point.params, {}), point, inputs, full=True)
     assert torch.equal(spread, torch.zeros(5, 3, 3).double())
     torch.testing.assert_close(mean, problem.outputs(point.params, point.buffers, inputs)[0])
 
@@ -265,7 +293,7 @@ def test_samples_have_the_moments(structure):
     family, count = FAMILIES[structure](point.params), 4000
     draws = drawn(problem, [family], count)
     outputs = tangent.samples(draws, draws.centres(), inputs)[0][0]
-    mean, covariance = linear.moments(problem, family, point, inputs, full=True)
+    mean, covariance = moments(problem, family, point, inputs, full=True)
     variance = covariance.diagonal(dim1=1, dim2=2)
     assert float(((outputs.mean(0) - mean) / (variance / count).sqrt()).abs().max()) < Z
     found = torch.einsum("sbi,sbj->bij", outputs - mean, outputs - mean) / count
@@ -303,7 +331,7 @@ def test_memory_does_not_grow_with_the_jacobian():
             return out
 
     with Largest():
-        _, variance = linear.moments(problem, family, point, inputs, full=False)
+        _, variance = moments(problem, family, point, inputs, full=False)
     assert seen <= 2 * linear.ROOM["cpu"]
     a = torch.tanh(inputs @ point.params["0.weight"].T + point.params["0.bias"])
     w = point.params["2.weight"]

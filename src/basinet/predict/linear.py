@@ -8,6 +8,7 @@ rows of J made, for some inputs at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -26,9 +27,9 @@ ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held 
 
 def moments(
     problem: Problem, family: Family, point: Point, inputs: Any, *, full: bool, batch_size: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Outputs at the mean, (B, *event), and the covariance of the linear function's E outputs at each input, (B, E, E),
-    or its diagonal, (B, E)."""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """For some inputs after others: outputs at the mean, (b, *event), and the covariance of the linear function's E
+    outputs at each input, (b, E, E), or its diagonal, (b, E)."""
     terms = _terms(family)
     names = [n for n in (*terms.blocks, *terms.names()) if n in problem.network.params]
     with torch.no_grad():
@@ -37,10 +38,9 @@ def moments(
     missing = [n for n in names if n not in layers]
     plan = _plan(terms, layers, point, few, full)
     step = batch_size or plan.inputs
-    made = []
-    with sdpa_kernel(SDPBackend.MATH):  # the fused forms have no rule to differentiate several outputs at once
-        for begin in range(0, leaves(inputs)[0].shape[0], step):
-            rows = take(inputs, slice(begin, begin + step))
+    for begin in range(0, leaves(inputs)[0].shape[0], step):
+        rows = take(inputs, slice(begin, begin + step))
+        with sdpa_kernel(SDPBackend.MATH):  # the fused forms have no rule to differentiate several outputs at once
             outputs, taps = run(problem, point, rows, list(layers))
             total = _Sum(outputs, full)
             for first in range(0, few.numel(), plan.outputs):
@@ -49,8 +49,7 @@ def moments(
                 by_rows = rows_of(problem, point, rows, missing, here) if missing else {}
                 with torch.no_grad():
                     _add(total, terms, found, by_rows, here)
-            made.append((outputs.detach(), total.sum))
-    return torch.cat([m for m, _ in made]), torch.cat([c for _, c in made])
+        yield outputs.detach(), total.sum
 
 
 class Block(NamedTuple):
