@@ -264,7 +264,9 @@ def drawn(problem: Problem, families: list[Family], samples: int) -> Draws:
     return Draws(problem, stack(families), KEY.spread(len(families)).key, samples)
 
 
-@pytest.mark.parametrize("network", ["dense", "convolutions", "tied, a dict", "recurrent", "transformer"])
+@pytest.mark.parametrize(
+    "network", ["dense", "convolutions", "tied, a dict", "recurrent", "transformer", "own function"]
+)
 def test_samples_are_the_mean_and_the_jacobian_times_the_step(network):
     make, inputs, _ = NETWORKS[network]
     problem = problem_of(make)
@@ -312,6 +314,17 @@ def test_parts_and_batch_sizes_do_not_change_samples():
     kept = tangent.samples(draws, draws.centres(), take(inputs, slice(1, 3)), draws.kept())[0]
     torch.testing.assert_close(one, whole, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(kept, whole[:, :, 1:], rtol=1e-10, atol=1e-12)
+
+
+def test_norm_statistics_that_are_refreshed_are_those_of_the_mean():
+    problem = problem_of(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)))
+    point, inputs = point_of(problem), normal("training", 40, 3)
+    family = Diagonal(point.params, {n: 0.1 + 0 * x for n, x in point.params.items()}, point.buffers)
+    draws = Draws(problem, stack([family]), KEY.spread(1).key, 2, refresh=inputs)
+    [centre] = draws.centres()
+    expected = F.linear(inputs, point.params["0.weight"], point.params["0.bias"]).mean(0)
+    torch.testing.assert_close(centre.buffers["1.running_mean"], expected)
+    assert centre.params is point.params or all(torch.equal(centre.params[n], x) for n, x in point.params.items())
 
 
 def test_memory_does_not_grow_with_the_jacobian():
