@@ -121,7 +121,12 @@ NETWORKS = {  # network, inputs, and the names that are tapped (None: all)
         None,
     ),
     "steps": (lambda: Steps(True), normal("steps", 3, 4, 3), None),
-    "steps first": (lambda: Steps(False), normal("steps", 3, 4, 3), {"last"}),
+    "steps first": (lambda: Steps(False), normal("as many", 3, 3, 3), {"last"}),  # as many steps as examples
+    "one place": (
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 2)),
+        normal("one place", 3, 4, 3, 3),
+        None,
+    ),
     "steps out": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), normal("out", 3, 2, 3), None),
     "tied, a dict": (Tied, IDS, {"deep"}),
     "recurrent": (Recurrent, normal("recurrent", 2, 3, 3), {"first", "last"}),
@@ -250,6 +255,18 @@ def test_little_room_and_small_batches_change_nothing(structure, full_matrix, mo
         monkeypatch.undo()
         for made in (small, tight):
             torch.testing.assert_close(made, whole, rtol=1e-10, atol=1e-12)
+
+
+def test_layers_may_share_a_basis():
+    """Gradients are turned once for a layer's matrix and its shift, and again for the next layer."""
+    make = lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))  # noqa: E731
+    problem = problem_of(make)
+    point, inputs = point_of(problem), NETWORKS["dense"][1]
+    family = kronecker(point.params)
+    basis = torch.linalg.qr(normal("basis", 4, 4))[0]
+    family = Kronecker(**(vars(family) | {"left": {n: basis.clone() for n in point.params}}))
+    covariance = dense(problem, family, point, inputs)[1]
+    torch.testing.assert_close(moments(problem, family, point, inputs, full=True)[1], covariance)
 
 
 def test_a_point_does_not_spread():

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 import basinet as bn
+from basinet.compare import table
 from basinet.core.noise import Noise
 from basinet.core.tree import Point, stack
+from basinet.data.targets import Classes
 from basinet.engine import Member, Method
 from basinet.engine.method import Schedule
 from basinet.families import Delta, Diagonal, Empirical, Family, Full, Kronecker, Partial
@@ -302,6 +304,18 @@ def test_scores_of_a_posterior_are_those_of_its_predictive(how):
     assert {"nll", "entropy", "between"} <= streamed.keys()
     plain = posterior(CLASSES, members(CLASSES))
     assert bn.score(plain, bn.Data(INPUTS, targets), samples=4, via=how) == pytest.approx(streamed)
+
+
+def test_tables_leave_out_what_closed_forms_do_not_have():
+    made = posterior(CLASSES, members(CLASSES), Told())
+    target = Classes(name="y", values=("a", "b", "c"))
+    columns = target.predictions(made.predict(INPUTS), 0.9)
+    assert set(columns) == {"class", "entropy", "p_a", "p_b", "p_c"}
+    assert {"aleatoric", "epistemic"} <= set(target.predictions(made.predict(INPUTS, via="linear"), 0.9))
+    scores = bn.score(made, bn.Data(INPUTS, torch.tensor([0, 1, 2, 0, 1, 2])))
+    record = {"method": "Told", "members": 3, "scores": scores, "fit_seconds": 0.0, "score_seconds": 0.0}
+    heads, rows = table([record])
+    assert rows[0][heads.index("epistemic")] == "-"
 
 
 def test_numbers_are_scored_in_closed_form():
