@@ -5,5 +5,6 @@ from .diagonal import Diagonal
 from .empirical import Empirical
 from .family import Family, family
 from .mixture import Mixture
+from .perturbed import Perturbed
 
-__all__ = ["Delta", "Diagonal", "Empirical", "Family", "Mixture", "family"]
+__all__ = ["Delta", "Diagonal", "Empirical", "Family", "Mixture", "Perturbed", "family"]

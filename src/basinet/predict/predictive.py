@@ -97,11 +97,15 @@ class Predictive(ABC):
         The elements of a target are one event: their densities are multiplied under each sample. `mask`, in the shape
         of the targets, is true for those that count.
         """
+        return torch.logsumexp(self.sample_log_prob(targets, mask) + self.mass.log()[..., None], (0, 1))
+
+    @final
+    def sample_log_prob(self, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log density of each target under each sample alone, (M, S, B); targets and mask as of `log_prob`."""
         each = self.log_densities(targets.to(self.outputs.device))
         if mask is not None:
             each = torch.where(mask.to(each.device).reshape(each.shape[2:]), each, 0.0)
-        joint = each.reshape(*each.shape[:3], -1).sum(-1)
-        return torch.logsumexp(joint + self.mass.log()[..., None], (0, 1))
+        return each.reshape(*each.shape[:3], -1).sum(-1)
 
     @final
     def sample(self, n: int, seed: int = 0) -> Tensor:
