@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import data, families, metrics, networks, optim
+from . import curvature, data, families, metrics, networks, optim
 from .core.noise import Noise
 from .core.version import VERSION as __version__
 from .data import Data, datasets
@@ -35,6 +35,7 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "curvature",
     "data",
     "datasets",
     "families",

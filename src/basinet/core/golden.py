@@ -2,8 +2,9 @@
 
     low |------ x1 --- x2 ------| high      x1, x2 at 0.382 and 0.618 of what is left
 
-The grid finds the stretch in which the highest maximum lies, and goes on beyond an end at which it lies. Of a function with one maximum there, the part beyond the lower of two inner values cannot hold it: each
-evaluation leaves 0.618 of the stretch (Kiefer 1953).
+The grid finds the stretch in which the highest maximum lies, and goes on beyond an end at which it lies. Of a function
+with one maximum there, the part beyond the lower of two inner values cannot hold it: each evaluation leaves 0.618 of
+the stretch (Kiefer 1953).
 """
 
 from __future__ import annotations
