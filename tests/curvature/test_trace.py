@@ -18,11 +18,11 @@ X = KEY.split("x").normal(torch.empty(30, 4, dtype=torch.float64))
 CLASSES = bn.Data(X, KEY.split("y").integers(30, 3))
 
 
-def problem_of(*layers) -> bn.Problem:
-    return bn.Problem(lambda: nn.Sequential(*layers).double(), bn.likelihoods.Categorical())
+def problem_of(make) -> bn.Problem:
+    return bn.Problem(lambda: nn.Sequential(*make()).double(), bn.likelihoods.Categorical())
 
 
-SMOOTH = problem_of(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3), nn.LayerNorm(3))
+SMOOTH = problem_of(lambda: (nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)))
 POINT = SMOOTH.init(Noise.seed(1))
 
 
@@ -63,12 +63,11 @@ def test_a_linear_gaussian_model_has_closed_forms():
     "problem",
     [
         SMOOTH,
-        problem_of(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)),
-        problem_of(
-            nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(27, 3)
-        ),
+        problem_of(lambda: (nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3), nn.LayerNorm(3))),
+        problem_of(lambda: (nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))),
+        problem_of(lambda: (nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.GELU(), nn.Flatten(), nn.Linear(3, 3))),
     ],
-    ids=["norms", "relu", "convolution"],
+    ids=["batch norm", "layer norm", "relu", "convolution"],
 )
 def test_they_are_those_of_the_dense_matrices(problem):
     point = problem.init(Noise.seed(1))
