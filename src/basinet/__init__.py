@@ -20,6 +20,7 @@ from .predict import Predictive
 from .problem import Problem, likelihoods, priors
 from .saving import load
 from .scoring import score, size_curve
+from .temper import temper
 
 if TYPE_CHECKING:
     from .methods.map import MAP
@@ -49,6 +50,7 @@ __all__ = [
     "priors",
     "score",
     "size_curve",
+    "temper",
 ]
 
 

@@ -17,7 +17,7 @@ from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, 
 from .data import Stream
 from .engine import Member, Method
 from .families import Delta, Family, Mixture
-from .predict import Draws, Predictive, forward, make_predictive
+from .predict import Draws, Predictive, Temperature, forward, make_predictive, tempered
 from .problem import Problem
 
 
@@ -72,6 +72,7 @@ class Posterior:
 
     parts: tuple[Part, ...]
     weights: Tensor | None = None  # (M,), of the members; equal where None
+    temperature: Temperature | None = None  # of the predictions, as `bn.temper` finds it; 1 where None
 
     @staticmethod
     def of(module: nn.Module, problem: Problem) -> Posterior:
@@ -105,7 +106,10 @@ class Posterior:
         weights = None if self.weights is None else self.weights[torch.tensor(in_order)]
         if weights is not None and not bool(weights.sum() > 0):
             raise ValueError(f"the members {index} have no weight in this mixture: there is no posterior of them")
-        return Posterior(tuple(parts), weights)
+        temperature = self.temperature
+        if temperature is not None and temperature.of == "members":
+            temperature = Temperature("members", temperature.values[torch.tensor(in_order)])
+        return Posterior(tuple(parts), weights, temperature)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -157,8 +161,12 @@ class Posterior:
         return [part.draws(samples, seed) for part in self.parts]
 
     def assemble(self, made: Sequence[tuple[Draws, Tensor, Params]]) -> Predictive:
-        """One predictive from the outputs of the parts. Parts with fewer samples are padded with samples of no
-        weight."""
+        """One predictive from the outputs of the parts, at the temperature. Parts with fewer samples are padded with
+        samples of no weight."""
+        predictive = self._assemble(made)
+        return predictive if self.temperature is None else tempered(predictive, self.temperature)
+
+    def _assemble(self, made: Sequence[tuple[Draws, Tensor, Params]]) -> Predictive:
         likelihood = self.problem.likelihood
         if len(made) == 1 and self.weights is None:
             _, outputs, learned = made[0]
@@ -197,7 +205,7 @@ class Posterior:
     def to(self, device: torch.device | str) -> Posterior:
         """The posterior with its tensors on a device."""
         parts = tuple(replace(p, family=move(p.family, device), inputs=move(p.inputs, device)) for p in self.parts)
-        return Posterior(parts, None if self.weights is None else self.weights.to(device))
+        return Posterior(parts, None if self.weights is None else self.weights.to(device), self.temperature)
 
     def nbytes(self) -> int:
         """Bytes of memory the members take."""
@@ -269,7 +277,18 @@ def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None)
         if not fits:
             raise ValueError(f"expected {len(posteriors)} non-negative weights, one a posterior, got {list(weights)}")
         mass = torch.cat([w * q._mass() for w, q in zip(weights, posteriors)])
-    return Posterior(_joined([p for q in posteriors for p in q.parts]), mass)
+    return Posterior(_joined([p for q in posteriors for p in q.parts]), mass, _mixed_temperature(posteriors))
+
+
+def _mixed_temperature(posteriors: Sequence[Posterior]) -> Temperature | None:
+    """That of each member; an average has none within a larger one."""
+    given = [q.temperature for q in posteriors]
+    if any(t is not None and t.of == "average" for t in given):
+        raise ValueError("the temperature of an average means nothing in a larger average: mix first, then bn.temper")
+    if all(t is None for t in given):
+        return None
+    ones = [torch.ones(len(q), dtype=torch.float64) for q in posteriors]
+    return Temperature("members", torch.cat([one if t is None else t.values for one, t in zip(ones, given)]))
 
 
 def _joined(parts: list[Part]) -> tuple[Part, ...]:

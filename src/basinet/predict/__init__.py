@@ -9,6 +9,7 @@ from .labels import LabelPredictive
 from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
+from .temperature import Temperature, tempered
 
 __all__ = [
     "ClassPredictive",
@@ -18,7 +19,9 @@ __all__ = [
     "NumberPredictive",
     "Predictive",
     "RealPredictive",
+    "Temperature",
     "crps",
     "forward",
     "make_predictive",
+    "tempered",
 ]
