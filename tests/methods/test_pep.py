@@ -210,6 +210,13 @@ def test_masked_examples_do_not_count(trained):
     assert curves(masked)["ensemble"] == pytest.approx(curves(plain)["ensemble"], rel=1e-12)
 
 
+def test_a_list_is_a_sweep(trained):
+    both = bn.fit(bn.PEP(noise=["gaussian", "uniform"]), PROBLEM, val=VAL, start=trained, engine=ENGINE)
+    assert [m.recipe.noise for m in both] == ["gaussian", "uniform"]
+    uniform = bn.fit(bn.PEP(noise="uniform"), PROBLEM, val=VAL, start=trained, engine=ENGINE)
+    assert both[1].info["curves"]["ensemble"] == uniform[1].info["curves"]["ensemble"]
+
+
 def test_norm_statistics_stay_as_they_were():
     def normed() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()

@@ -31,8 +31,8 @@ class Temperature(NamedTuple):
 def tempered(predictive: Predictive, temperature: Temperature) -> Predictive:
     """The predictive at a temperature: outputs become log-probabilities (of labels log-odds) divided by T.
 
-    Of members, each sample of member m is divided by T_m, and axes stay. The average is one distribution, on axes of one
-    member and one sample: all of its entropy counts as aleatoric.
+    Of members, each sample of member m is divided by T_m, and axes stay. The average is one distribution, on axes of
+    one member and one sample: all of its entropy counts as aleatoric.
     """
     if not isinstance(predictive, (ClassPredictive, LabelPredictive)):
         raise TypeError(f"expected predictions of classes or labels, got {type(predictive).__name__}")

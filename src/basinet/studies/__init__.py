@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from ..core.nearest import did_you_mean
+from ..data import Data
 
 Say = Callable[[str], None]
 
@@ -21,6 +22,12 @@ class Options(NamedTuple):
     folder: Path | None = None  # folder of data sets that are not built in; what needs them is left out without it
     seed: int = 0
     device: str | None = None
+    examples: int | None = None  # at most so many of each part of a set from the folder; None: what the study takes
+
+    def cut(self, data: Data, most: int | None = None) -> Data:
+        """The first examples, as many as wanted; `most` is what the study takes by itself, None: all."""
+        count = most if self.examples is None else self.examples
+        return data if count is None or count >= data.n else data.take(slice(0, count))
 
 
 def discover() -> dict[str, ModuleType]:
