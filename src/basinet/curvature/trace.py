@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.lift import lift
@@ -28,7 +28,7 @@ from ..problem import Problem
 
 EXACT = 2000  # parameters up to which the Laplacian is exact by default
 PROBES = 64  # directions of Hutchinson's estimate beyond
-EXAMPLES = 256  # examples in a pass
+EXAMPLES = 128  # examples in a pass
 NUMBERS = 2**25  # entries of gradients held at once
 
 
@@ -129,7 +129,12 @@ def _squared_gradients(problem: Problem, point: Point, chosen: Params, rows: Pie
 
     numbers = torch.arange(len(rows.targets), device=rows.targets.device)
     few = max(1, NUMBERS // sum(x.numel() for x in chosen.values()))
+    few = 1 if numbers.device.type == "cpu" and _has_convolutions(problem) else few  # grouped ones are slow there
     return float(sum(_each(squared, some).double().sum() for some in numbers.split(few)))
+
+
+def _has_convolutions(problem: Problem) -> bool:
+    return any(isinstance(m, nn.modules.conv._ConvNd) for m in problem.network.module.modules())
 
 
 def _each(function: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:
