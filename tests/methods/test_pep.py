@@ -193,7 +193,7 @@ def test_save_load_pool_slice_and_stream_agree(trained, noise, tmp_path):
     one = {n: x[0, 0] for n, x in at.items()}
     assert torch.equal(loaded[:1].log_prob(one), pep[:1].log_prob(one))
     alone = posterior(recipe, trained[1:])
-    assert torch.equal(alone.predict(VAL.inputs).outputs, outputs[1:])
+    torch.testing.assert_close(alone.predict(VAL.inputs).outputs, outputs[1:])  # stacks of another size
     pooled = [bn.fit(recipe, PROBLEM, val=VAL, start=trained, pool=tmp_path / "pool", engine=ENGINE) for _ in range(2)]
     assert pooled[1].info["trained"] == 0 and pooled[1].info["curves"]["sigma"] == pep.info["curves"]["sigma"]
     batches = [(VAL.inputs[i : i + 7], VAL.targets[i : i + 7]) for i in range(0, 30, 7)]

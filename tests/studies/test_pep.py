@@ -22,7 +22,7 @@ def test_the_study_leaves_the_records_of_its_three_questions(tmp_path, monkeypat
             curves = row["curves"]
             assert len(curves["sigma"]) == len(curves["ensemble"]) == len(curves["mean"]) == len(curves["each"])
             assert row["gain"] >= 0 and {"base", "pep", "temperature"} <= set(row["scores"])
-            assert row["fisher"] > 0 > row["laplacian"]
+            assert row["theory"]["fisher"] > 0 > row["theory"]["laplacian"]
     early, late = records[2], records[3]
     assert early["mean"]["gap"] < late["mean"]["gap"] and early["mean"]["gain_val"] <= late["mean"]["gain_val"]
     assert all(0.8 < f["auroc"] <= 1 for row in records[4]["members"] for f in row["found"].values())

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..curvature import traces
+from ..curvature import Traces, traces
 from ..data import Data, datasets
 from ..engine import Engine
 from ..fit import fit
@@ -41,6 +41,7 @@ TRAIN = 10_000  # images of Fashion-MNIST
 HALF = 5_000  # CIFAR-10 test images to tune on, and as many to report
 PIXELS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and sd with which the published networks were trained
 PROBES = 32  # of the Laplacian
+LOCAL = 400  # validation examples for the local theory
 CURVES = ("sigma", "ensemble", "mean", "each", "chosen")  # of the search for sigma
 
 
@@ -78,8 +79,7 @@ class _Study:
         problem = _problem(inputs, 10)
         longest = max(EPOCHS[name])
         maps = self.fit(MAP(epochs=longest, optimizer=Adam(lr=1e-3)), problem, train, name)
-        for noise in ("gaussian", "uniform"):
-            self.curve(name, maps, val, test, PEP(noise=noise))
+        self.curve(name, maps, val, test)
         for epochs in EPOCHS[name]:  # a run of e epochs at a constant rate is the beginning of a longer one
             early = self.fit(MAP(epochs=epochs, optimizer=Adam(lr=1e-3)), problem, train, name)
             self.overfitting(name, epochs, early, parts)
@@ -98,31 +98,33 @@ class _Study:
         scaled = Data((images.inputs - mean) / sd, images.targets)
         val, test = (self.options.cut(scaled.take(slice(b, b + HALF)), HALF) for b in (0, HALF))
         start = Posterior.of(module, Problem(lambda: ResNet(20), Categorical()))
-        for noise in ("gaussian", "uniform"):
-            self.curve("cifar10 resnet20", start, val, test, PEP(noise=noise))
+        self.curve("cifar10 resnet20", start, val, test)
 
     def fit(self, recipe: MAP, problem: Problem, train: Data, name: str) -> Posterior:
         pool, seed = self.options.out / f"pool-{name}", self.options.seed
         return fit(recipe, problem, train, members=MEMBERS, seed=seed, pool=pool, engine=self.engine)
 
-    def curve(self, name: str, start: Posterior, val: Data, test: Data, recipe: PEP) -> None:
-        """Log likelihood against sigma, and scores on test images of the point, its temperature and its noise."""
-        noisy = fit(recipe, start.problem, val=val, start=start, seed=self.options.seed, engine=self.engine)
-        rows = []
-        for k in range(len(start)):
-            curves = {n: x[k] for n, x in noisy.info["curves"].items() if n in CURVES}
-            scores = {"base": score(start[k], test), "pep": score(noisy[k], test)}
-            cooled, warmth = _tempered(start[k], val)
-            scores |= {} if cooled is None else {"temperature": score(cooled, test)}
-            [sigma] = curves["chosen"]
-            gain = max(curves["ensemble"]) - curves["ensemble"][0]
-            theory = _theory(start, k, val, recipe, sigma)
-            rows.append({"curves": curves, "scores": scores, "temperature": warmth, "gain": gain, **theory})
-            told = "  ".join(f"{what} {s['nll']:.4f}" for what, s in scores.items())
-            said = f"{name}, {recipe.noise}, member {k}: sigma {sigma:.4f}  test NLL: {told}"
-            self.say(f"{said}  gain on validation {gain:.4f}, by local theory {theory['predicted']:.4f}")
-        sizes = {"n_val": val.n, "n_test": test.n, "seconds": noisy.info["seconds"]}
-        self.record("curve", name, recipe=describe(recipe), members=rows, **sizes)
+    def curve(self, name: str, start: Posterior, val: Data, test: Data) -> None:
+        """Log likelihood against sigma for both kinds of noise, and scores on test images of the point, of its best
+        temperature and of its noise."""
+        each = [start[k] for k in range(len(start))]
+        plain = [_plain(one, val, test) for one in each]
+        local = [_traces(one, val) for one in each]
+        for recipe in (PEP(noise="gaussian"), PEP(noise="uniform")):
+            noisy = fit(recipe, start.problem, val=val, start=start, seed=self.options.seed, engine=self.engine)
+            rows = []
+            for k, (known, found) in enumerate(zip(plain, local)):
+                curves = {n: x[k] for n, x in noisy.info["curves"].items() if n in CURVES}
+                [sigma] = curves["chosen"]
+                gain = max(curves["ensemble"]) - curves["ensemble"][0]
+                theory = {"predicted": found.gain(sigma), "predicted_error": found.gain_error(sigma), **found._asdict()}
+                scores = known["scores"] | {"pep": score(noisy[k], test)}
+                rows.append(known | {"curves": curves, "scores": scores, "gain": gain, "theory": theory})
+                told = "  ".join(f"{what} {s['nll']:.4f}" for what, s in scores.items())
+                said = f"{name}, {recipe.noise}, member {k}: sigma {sigma:.4f}  test NLL: {told}"
+                self.say(f"{said}  gain on validation {gain:.4f}, by local theory {theory['predicted']:.4f}")
+            sizes = {"n_val": val.n, "n_test": test.n, "seconds": noisy.info["seconds"]}
+            self.record("curve", name, recipe=describe(recipe), members=rows, **sizes)
 
     def overfitting(self, name: str, epochs: int, maps: Posterior, parts: list[Data]) -> None:
         """What noise gains on validation and test data, beside how much worse validation is than training."""
@@ -168,14 +170,19 @@ def _tempered(posterior: Posterior, val: Data) -> tuple[Posterior | None, float 
     return found, float(found.temperature.values)
 
 
-def _theory(start: Posterior, k: int, val: Data, recipe: PEP, sigma: float) -> dict[str, float]:
-    """The gain at sigma to second order, with its standard error, from at most 1,000 validation examples."""
-    point = start.points()[k]
+def _plain(posterior: Posterior, val: Data, test: Data) -> dict[str, Any]:
+    """Scores of the point and of its best temperature."""
+    cooled, warmth = _tempered(posterior, val)
+    scores = {"base": score(posterior, test)} | ({} if cooled is None else {"temperature": score(cooled, test)})
+    return {"temperature": warmth, "scores": scores}
+
+
+def _traces(posterior: Posterior, val: Data) -> Traces:
+    """The local theory of what noise gains, from some of the validation examples."""
+    [point] = posterior.points()
     like = next(iter(point.params.values()))
-    some = val.take(slice(0, 1000)).to(like.device, like.dtype)
-    found = traces(start.problem, point, some, recipe.perturbed(start.problem), PROBES)
-    each = {"laplacian": found.laplacian / found.examples, "fisher": found.fisher / found.examples}
-    return each | {"predicted": found.gain(sigma), "predicted_error": found.gain_error(sigma)}
+    some = val.take(slice(0, LOCAL)).to(like.device, like.dtype)
+    return traces(posterior.problem, point, some, PEP().perturbed(posterior.problem), PROBES)
 
 
 def _apart(posterior: Posterior, inside: Tensor, outside: Tensor) -> dict[str, float]:
