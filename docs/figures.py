@@ -71,6 +71,40 @@ def size() -> None:
     plt.close()
 
 
+def pep() -> None:
+    """Noise around trained points: log likelihood against sigma, and the gain along training, from the committed
+    records."""
+    records = [json.loads(line) for line in (HERE.parent / "results" / "pep.jsonl").read_text().splitlines()]
+    found = {r["data"]: r for r in records if r["kind"] == "curve" and r["recipe"]["fields"]["noise"] == "gaussian"}
+    _, axes = plt.subplots(1, len(found) + 1, figsize=(3.4 * (len(found) + 1), 3.2))
+    for ax, (name, record) in zip(axes, found.items()):
+        curves = record["members"][0]["curves"]
+        base = curves["ensemble"][0]
+        shown = [i for i, s in enumerate(curves["sigma"]) if s > 0 and curves["ensemble"][i] > base - 0.2]
+        sigma = [curves["sigma"][i] for i in shown]
+        for j in range(len(curves["each"][shown[0]])):
+            each = [curves["each"][i][j] for i in shown]
+            ax.plot(sigma, each, color=GREY, lw=0.6, label="perturbed networks" if j == 0 else None)
+        ax.plot(sigma, [curves["mean"][i] for i in shown], color=ORANGE, ls="--", label="their mean")
+        ax.plot(sigma, [curves["ensemble"][i] for i in shown], color=BLUE, marker=".", label="ensemble")
+        ax.axhline(base, color="black", lw=0.8, ls=":", label="the point itself")
+        ax.set(title=name, xlabel="sigma", xscale="log", ylim=(base - 0.12, None))
+    axes[0].set_ylabel("validation log likelihood")
+    axes[0].legend(frameon=False, fontsize=8, loc="lower left")
+    rows = [r for r in records if (r["kind"], r["data"]) == ("overfitting", "digits")]
+    for what, colour in (("gain_val", BLUE), ("gain_test", ORANGE)):
+        points = [(m["gap"], m[what]) for r in rows for m in r["members"]]
+        axes[-1].plot(
+            *zip(*points), ".", color=colour, ms=4, label=what.removeprefix("gain_").replace("val", "validation")
+        )
+    axes[-1].set(title="digits, epochs 1 to 256", xlabel="validation - training NLL", ylabel="gain in log likelihood")
+    axes[-1].legend(frameon=False, fontsize=8)
+    plt.tight_layout()
+    plt.savefig(HERE / "pep.png")
+    plt.close()
+
+
 if __name__ == "__main__":
     gaps()
     size()
+    pep()

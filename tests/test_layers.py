@@ -29,6 +29,7 @@ LAYERS = (
     {"posterior"},
     {"saving"},
     {"scoring"},
+    {"temper"},
     {"fit"},
     {"testing", "fitted"},
     {"compare"},

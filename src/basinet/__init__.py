@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import data, families, metrics, networks, optim
+from . import curvature, data, families, metrics, networks, optim
 from .core.noise import Noise
 from .core.version import VERSION as __version__
 from .data import Data, datasets
@@ -20,6 +20,7 @@ from .predict import Predictive
 from .problem import Problem, likelihoods, priors
 from .saving import load
 from .scoring import score, size_curve
+from .temper import temper
 
 if TYPE_CHECKING:
     from .methods.map import MAP
@@ -35,6 +36,7 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "curvature",
     "data",
     "datasets",
     "families",
@@ -48,6 +50,7 @@ __all__ = [
     "priors",
     "score",
     "size_curve",
+    "temper",
 ]
 
 

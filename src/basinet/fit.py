@@ -87,6 +87,10 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
         each = [_in_batches(recipe, given.data) for recipe in each]
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
     if start is None and any(f.name == "base" for f in fields(each[0])):
+        for i, recipe in enumerate(each):
+            if recipe not in each[:i]:  # what is missing is said before the base is trained
+                _check_needs(recipe, given.data, given.val)
+                recipe.adapt(given.problem)
         bases: list[Method] = [getattr(recipe, "base", None) or MAP() for recipe in each]
         start = _fit(bases, who, None, given)
         there = [who.index(m) for m in start.members]  # those that diverged are not

@@ -18,7 +18,7 @@ from .data import Stream
 from .engine import Member, Method
 from .engine.method import via_of
 from .families import Delta, Family, Mixture
-from .predict import Draws, Outputs, Predictive, Predictor, Via, assembled, default_via
+from .predict import Draws, Outputs, Predictive, Predictor, Temperature, Via, assembled, default_via, tempered
 from .problem import Problem
 
 
@@ -78,6 +78,7 @@ class Posterior:
 
     parts: tuple[Part, ...]
     weights: Tensor | None = None  # (M,), of the members; equal where None
+    temperature: Temperature | None = None  # of the predictions, as `bn.temper` finds it; 1 where None
 
     @staticmethod
     def of(module: nn.Module, problem: Problem) -> Posterior:
@@ -111,7 +112,10 @@ class Posterior:
         weights = None if self.weights is None else self.weights[torch.tensor(in_order)]
         if weights is not None and not bool(weights.sum() > 0):
             raise ValueError(f"the members {index} have no weight in this mixture: there is no posterior of them")
-        return Posterior(tuple(parts), weights)
+        temperature = self.temperature
+        if temperature is not None and temperature.of == "members":
+            temperature = Temperature("members", temperature.values[torch.tensor(in_order)])
+        return Posterior(tuple(parts), weights, temperature)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -167,8 +171,9 @@ class Posterior:
         return [part.predictor(samples, via, seed, keep) for part in self.parts]
 
     def assemble(self, made: Sequence[Outputs]) -> Predictive:
-        """One predictive from what the parts give."""
-        return assembled(list(made), self.problem.likelihood, None if self.weights is None else self._mass())
+        """One predictive from what the parts give, at the temperature."""
+        whole = assembled(list(made), self.problem.likelihood, None if self.weights is None else self._mass())
+        return whole if self.temperature is None else tempered(whole, self.temperature)
 
     def sample(self, n: int, seed: int = 0) -> Params:
         """`n` draws of the params from each member, leaves (M, n, ...)."""
@@ -205,7 +210,7 @@ class Posterior:
     def to(self, device: torch.device | str) -> Posterior:
         """The posterior with its tensors on a device."""
         parts = tuple(replace(p, family=move(p.family, device), inputs=move(p.inputs, device)) for p in self.parts)
-        return Posterior(parts, None if self.weights is None else self.weights.to(device))
+        return Posterior(parts, None if self.weights is None else self.weights.to(device), self.temperature)
 
     def nbytes(self) -> int:
         """Bytes of memory the members take."""
@@ -277,7 +282,18 @@ def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None)
         if not fits:
             raise ValueError(f"expected {len(posteriors)} non-negative weights, one a posterior, got {list(weights)}")
         mass = torch.cat([w * q._mass() for w, q in zip(weights, posteriors)])
-    return Posterior(_joined([p for q in posteriors for p in q.parts]), mass)
+    return Posterior(_joined([p for q in posteriors for p in q.parts]), mass, _mixed_temperature(posteriors))
+
+
+def _mixed_temperature(posteriors: Sequence[Posterior]) -> Temperature | None:
+    """That of each member; an average has none within a larger one."""
+    given = [q.temperature for q in posteriors]
+    if any(t is not None and t.of == "average" for t in given):
+        raise ValueError("the temperature of an average means nothing in a larger average: mix first, then bn.temper")
+    if all(t is None for t in given):
+        return None
+    ones = [torch.ones(len(q), dtype=torch.float64) for q in posteriors]
+    return Temperature("members", torch.cat([one if t is None else t.values for one, t in zip(ones, given)]))
 
 
 def _joined(parts: list[Part]) -> tuple[Part, ...]:

@@ -26,6 +26,7 @@ from .pool import (
 )
 from .pool.pool import difference
 from .posterior import Part, Posterior
+from .predict import Temperature
 from .problem import Problem
 
 MANIFEST = "posterior.json"
@@ -44,7 +45,9 @@ def save(posterior: Posterior, folder: Path) -> None:
             name, tensors, meta = _contents(number, part)
             written[name] = write_tensors(folder / name, tensors, meta)
         listed = [{"file": name, "checksum": checksum} for name, checksum in written.items()]
-        write_json(folder / MANIFEST, {"parts": listed, "weights": weights})
+        temperature = posterior.temperature
+        scaled = {} if temperature is None else {"temperature": [temperature.of, temperature.values.tolist()]}
+        write_json(folder / MANIFEST, {"parts": listed, "weights": weights} | scaled)
     except BaseException:
         _remove({folder / name for name in written} - before)
         raise
@@ -92,7 +95,19 @@ def load(
             raise FileError(file, str(error)) from error
     weights = manifest["weights"]
     mass = None if weights is None else torch.tensor(weights, dtype=torch.float64, device=device)
-    return Posterior(tuple(parts), mass)
+    count = sum(len(part.members) for part in parts)
+    return Posterior(tuple(parts), mass, _temperature(manifest, count, folder / MANIFEST))
+
+
+def _temperature(manifest: dict[str, Any], members: int, file: Path) -> Temperature | None:
+    if "temperature" not in manifest:
+        return None
+    of, values = manifest["temperature"]
+    shapes = {"members": (members,), "average": ()}
+    found = torch.tensor(values, dtype=torch.float64)
+    if shapes.get(of) != tuple(found.shape):
+        raise FileError(file, f"its temperature {of!r} {values} is not one of {members} members")
+    return Temperature(of, found)
 
 
 def encode_problem(problem: Problem, tensors: dict[str, Tensor]) -> dict[str, Any]:

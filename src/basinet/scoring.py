@@ -13,7 +13,7 @@ from torch import Tensor
 from . import metrics
 from .core.noise import Noise
 from .core.tree import take, tree_map
-from .data import Data, Piece, Stream, some
+from .data import Data, Stream, counted, some
 from .posterior import Posterior
 from .predict import ClassPredictive, CountPredictive, LabelPredictive, NumberPredictive, Predictive, Via, crps
 from .problem.likelihoods import ClassLikelihood, Likelihood
@@ -56,7 +56,7 @@ def score(
         return _summary(_streamed(predictions, truth, samples, via, seed), bins, seed)
     if isinstance(truth, Stream):
         raise TypeError("a predictive in memory is scored on its targets: score a stream with the posterior itself")
-    mask = _mask(truth) if isinstance(truth, Data) else None
+    mask = counted(truth) if isinstance(truth, Data) else None
     targets = truth.targets if isinstance(truth, Data) else truth
     _check_targets(predictions, targets)
     return _summary(_pieces(predictions, targets, mask), bins, seed)
@@ -112,14 +112,6 @@ def _check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None
     """What the likelihood asks for, except that scores, unlike fits, may be of one class alone."""
     if not isinstance(likelihood, ClassLikelihood) or len(targets.unique()) > 1:
         likelihood.check(outputs, targets)
-
-
-def _mask(data: Data | Piece) -> Tensor | None:
-    """True for the elements of the targets that have weight, in the shape of the targets; None where all have."""
-    if data.weights is None or bool((data.weights > 0).all()):
-        return None
-    here = data.weights > 0
-    return here.reshape(here.shape + (1,) * (data.targets.dim() - here.dim())).expand(data.targets.shape)
 
 
 def _pieces(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
@@ -247,7 +239,7 @@ def _streamed(
     place = 0  # of an input in the whole, which its noise depends on
     for part in data.once() if isinstance(data, Stream) else (data,):
         _check_fit(posterior.problem.likelihood, probe[0, 0], part.targets)
-        inputs, mask = posterior._inputs(part.inputs), _mask(part)
+        inputs, mask = posterior._inputs(part.inputs), counted(part)
         for begin in range(0, len(part.targets), step):
             here = slice(begin, begin + step)
             made = [predictor(take(inputs, here), begin=place + begin) for predictor in predictors]

@@ -63,9 +63,20 @@ class Bench:
         """Linear regression with the exact posterior N(mean, covariance)."""
         return conjugate(temperature=temperature, temper=temper, correlation=correlation)
 
-    def fit(self, recipe: Method, problem: Problem, data: Data, members: int = 1, seed: int = 0) -> Posterior:
-        """`bn.fit` on the CPU in float64, without a progress bar."""
-        return fit(recipe, problem, data, members=members, seed=seed, engine=_engine())
+    def fit(
+        self,
+        recipe: Method,
+        problem: Problem,
+        data: Data | None,
+        members: int = 1,
+        seed: int = 0,
+        *,
+        val: Data | None = None,
+        at: nn.Module | None = None,
+    ) -> Posterior:
+        """`bn.fit` on the CPU in float64, without a progress bar; `at` is a module at whose parameters it starts."""
+        start = None if at is None else Posterior.of(at, problem)
+        return fit(recipe, problem, data, val=val, members=members, seed=seed, start=start, engine=_engine())
 
     def close(self, name: str, says: str, found: Any, expected: Tensor, tolerance: float) -> Check:
         """The largest difference between what was found (a tensor, or params as one vector) and what is expected."""

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import Point, leaves, tree_map
-from basinet.engine import Descent, Engine, Event, Info, Member, Method, Schedule
+from basinet.engine import Descent, Engine, Event, Finished, Info, Member, Method, Schedule
 from basinet.engine import group as group_module
 from basinet.engine.group import Trained
 from basinet.families import Delta, Empirical
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam
+from basinet.problem.exact import conjugate
 
 BOTH = pytest.mark.parametrize("strategy", ["stacked", "loop"])
 N, CLASSES = 14, 3
@@ -538,3 +539,21 @@ def test_the_dtype_is_that_of_the_network_unless_told_otherwise(network, data, a
 def test_a_plan_that_makes_no_sense_is_refused(recipe):
     with pytest.raises(ValueError, match="expected whole numbers, epochs of at least 0 and batches of at least 1"):
         train(recipe, "loop", Plain)
+
+
+def test_what_finish_adds_is_in_info_and_said(caplog):
+    """Of a method that makes steps; PEP is one that makes none."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Telling(MAP):
+        def finish(self, state, samples, problem, data, val, noise):
+            family = MAP.finish(self, state, samples, problem, data, val, noise)
+            return Finished(family, {"told": [1.0, 2.0]}, ("a word",))
+
+    registry._classes.pop("method/Telling")
+    caplog.set_level(logging.INFO, "basinet")
+    recipe = Telling(epochs=2)
+    exact = conjugate()
+    found = bn.fit(recipe, exact.problem, exact.data, members=2, engine=bn.Engine(device="cpu", progress=False))
+    assert found.info["curves"]["told"] == [[1.0, 2.0]] * 2 and len(found.info["curves"]["loss"][0]) == 2
+    assert "Telling, member 1 (seed 0): a word" in caplog.text

@@ -77,6 +77,10 @@ def study(
     sets: Annotated[str, typer.Option(help="Data sets to run, as boston,yacht. Default: all.")] = "",
     methods: Annotated[str, typer.Option(help='Methods to run, as "MAP,deep ensemble". Default: all.')] = "",
     splits: Annotated[int | None, typer.Option(min=1, help="Splits of each set to run. Default: all.")] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=10, help="At most so many examples of each part of a set from the folder, for a quick look."),
+    ] = None,
 ) -> None:
     """Run a study: a question with an answer that can be measured again."""
     from .. import studies
@@ -90,9 +94,9 @@ def study(
             return
         chosen = studies.find(name)
         where = place or Path("runs") / f"study-{name}"
-        options = studies.Options(where, folder, seed, device, _words(sets), _words(methods), splits)
+        options = studies.Options(where, folder, seed, device, _words(sets), _words(methods), splits, examples)
         studies.check(chosen, options)
-        chosen.run(options, lambda line: out.print(line, highlight=False))
+        chosen.run(options, lambda line: out.print(line, highlight=False, soft_wrap=True))
         out.print(f"Records: {where}", soft_wrap=True, highlight=False)
 
 

@@ -8,8 +8,9 @@ Patterns, and not functions, because a recipe is saved and compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from .nearest import did_you_mean
 from .tree import Params
@@ -17,7 +18,7 @@ from .tree import Params
 Where = str | Sequence[str] | None
 
 
-def select(params: Params, where: Where) -> tuple[str, ...]:
+def select(params: Mapping[str, Any], where: Where) -> tuple[str, ...]:
     """The names that match, in the order of the parameters; all where `where` is None."""
     if where is None:
         return tuple(params)
@@ -45,6 +46,6 @@ def _any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _few(params: Params, most: int = 8) -> str:
+def _few(params: Mapping[str, Any], most: int = 8) -> str:
     names = list(params)
     return ", ".join(names) if len(names) <= most else ", ".join([*names[:most], f"... ({len(names)} in all)"])

@@ -5,7 +5,7 @@ from .augment import Augmentation, CropFlip
 from .data import Data
 from .datasets import Splits
 from .encoder import Encoder
-from .stream import Piece, Stream, pieces, some
+from .stream import Piece, Stream, counted, pieces, some
 from .table import Table, read_table, write_table
 from .tables import Rules, fit_table, load_table
 
@@ -19,6 +19,7 @@ __all__ = [
     "Splits",
     "Stream",
     "Table",
+    "counted",
     "datasets",
     "fit_table",
     "load_table",

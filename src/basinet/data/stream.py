@@ -254,6 +254,14 @@ def pieces(data: Data | Stream, size: int) -> Iterator[Piece]:
         yield Piece(tree.take(data.inputs, part), data.targets[part], None if weights is None else weights[part])
 
 
+def counted(data: Data | Piece) -> Tensor | None:
+    """True for the elements of the targets that have weight, in the shape of the targets; None where all have."""
+    if data.weights is None or bool((data.weights > 0).all()):
+        return None
+    here = data.weights > 0
+    return here.reshape(here.shape + (1,) * (data.targets.dim() - here.dim())).expand(data.targets.shape)
+
+
 def _signature(piece: Piece) -> dict[str, str]:
     """What all batches have in common: names, dtypes and the shape of an example."""
     found, _ = pytree.tree_flatten_with_path(piece.inputs)

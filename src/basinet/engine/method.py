@@ -58,6 +58,14 @@ class Info(NamedTuple):
     extra: dict[str, Tensor] = {}  # noqa: RUF012  # anything a person may want to see; never written to
 
 
+class Finished(NamedTuple):
+    """What `finish` may return in place of the family alone, where there is more to tell."""
+
+    family: Family
+    curves: dict[str, list[Any]] = {}  # noqa: RUF012  # JSON values that join the member's curves in `posterior.info`
+    notes: tuple[str, ...] = ()  # lines that are said to the person at the screen, and logged
+
+
 class Entry(NamedTuple):
     """A row of `basinet compare`."""
 
@@ -106,7 +114,7 @@ class Method(Recipe, kind="method"):
     @abstractmethod
     def finish(
         self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
-    ) -> Family:
+    ) -> Family | Finished:
         """The posterior of one member; `samples` are the kept ones, leaves (K, ...), None where the bank is empty."""
 
     @classmethod

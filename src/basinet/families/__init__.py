@@ -9,5 +9,18 @@ from .full import Full
 from .kronecker import Kronecker
 from .mixture import Mixture
 from .partial import Partial
+from .perturbed import Perturbed
 
-__all__ = ["Delta", "Diagonal", "Eigen", "Empirical", "Family", "Full", "Kronecker", "Mixture", "Partial", "family"]
+__all__ = [
+    "Delta",
+    "Diagonal",
+    "Eigen",
+    "Empirical",
+    "Family",
+    "Full",
+    "Kronecker",
+    "Mixture",
+    "Partial",
+    "Perturbed",
+    "family",
+]

@@ -62,13 +62,13 @@ class PoolEntry:
         """Whether the member is there."""
         return self.file(name).exists()
 
-    def write(self, name: str, family: Family, curves: dict[str, list[float]]) -> None:
+    def write(self, name: str, family: Family, curves: dict[str, list[Any]]) -> None:
         """Stores a member."""
         tensors: dict[str, Tensor] = {}
         meta = {"family": encode(family, tensors), "curves": curves}
         write_tensors(self.file(name), tensors, meta)
 
-    def read(self, name: str, device: torch.device | str = "cpu") -> tuple[Family, dict[str, list[float]]]:
+    def read(self, name: str, device: torch.device | str = "cpu") -> tuple[Family, dict[str, list[Any]]]:
         """A member that was stored."""
         tensors, meta = read_tensors(self.file(name), device)
         try:

@@ -11,6 +11,7 @@ from .normal import NormalPredictive
 from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
+from .temperature import Temperature, tempered
 from .via import Outputs, Predictor, Via, assembled, default_via
 
 __all__ = [
@@ -26,10 +27,12 @@ __all__ = [
     "Predictive",
     "Predictor",
     "RealPredictive",
+    "Temperature",
     "Via",
     "assembled",
     "crps",
     "default_via",
     "forward",
     "make_predictive",
+    "tempered",
 ]

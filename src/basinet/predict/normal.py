@@ -54,7 +54,7 @@ class NormalPredictive(RealPredictive):
         wide = Normal(self.outputs.double(), self.components.scale.double(), validate_args=False)
         return wide.icdf(torch.full((), q, dtype=torch.float64)).to(self.outputs.dtype)
 
-    def log_joint(self, targets: Tensor, mask: Tensor | None) -> Tensor:
+    def log_joint(self, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         y = self.aligned(targets)
         gap = (y - self.outputs).reshape(*self.outputs.shape[:3], -1)
         covariance = self._total()

@@ -106,9 +106,9 @@ class Predictive(ABC):
         joint = self.log_joint(targets.to(self.outputs.device), mask)
         return torch.logsumexp(joint + self.mass.log()[..., None], (0, 1))
 
-    def log_joint(self, targets: Tensor, mask: Tensor | None) -> Tensor:
+    def log_joint(self, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log density of each target under each sample, (M, S, B): that of its elements, multiplied."""
-        each = self.log_densities(targets)
+        each = self.log_densities(targets.to(self.outputs.device))
         if mask is not None:
             each = torch.where(mask.to(each.device).reshape(each.shape[2:]), each, 0.0)
         return each.reshape(*each.shape[:3], -1).sum(-1)

@@ -1,6 +1,7 @@
 """Studies: one file a question, each with `run(options, say)`, found by looking into this folder.
 
-A study that can do a part of its work says in `NARROWED_BY` by which of the options: sets, methods, splits.
+A study that can do a part of its work says in `NARROWED_BY` by which of the options: sets, methods, splits,
+examples.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from ..core.nearest import did_you_mean
+from ..data import Data
 
 Say = Callable[[str], None]
 
@@ -27,6 +29,12 @@ class Options(NamedTuple):
     sets: tuple[str, ...] = ()  # data sets to run; none: all
     methods: tuple[str, ...] = ()  # methods to run; none: all
     splits: int | None = None  # how many splits of each set; None: all
+    examples: int | None = None  # at most so many of each part of a set from the folder; None: what the study takes
+
+    def cut(self, data: Data, most: int | None = None) -> Data:
+        """The first examples, as many as wanted; `most` is what the study takes by itself, None: all."""
+        count = most if self.examples is None else self.examples
+        return data if count is None or count >= data.n else data.take(slice(0, count))
 
 
 def discover() -> dict[str, ModuleType]:
@@ -45,6 +53,6 @@ def find(name: str) -> ModuleType:
 
 def check(study: ModuleType, options: Options) -> None:
     """Refuses options that the study would not heed."""
-    for name in ("sets", "methods", "splits"):
+    for name in ("sets", "methods", "splits", "examples"):
         if getattr(options, name) and name not in study.NARROWED_BY:
-            raise ValueError(f"the study {study.__name__.split('.')[-1]} runs as a whole: leave out --{name}")
+            raise ValueError(f"the study {study.__name__.split('.')[-1]} takes no --{name}: leave it out")

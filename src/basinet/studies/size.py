@@ -24,7 +24,7 @@ from ..problem.likelihoods import aligned
 from ..scoring import score, size_curve
 from . import Options, Say
 
-NARROWED_BY = ()
+NARROWED_BY = ("examples",)
 MEMBERS = 20
 SUBSETS = 30
 
@@ -38,19 +38,21 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
             say("fashion_mnist left out: give --folder with fashion_mnist.npz")
             continue
         splits = datasets.load(name, seed=options.seed, folder=options.folder)
-        problem = default_problem(splits)
+        problem, train, test = default_problem(splits), splits.train, splits.test
+        if name == "fashion_mnist":
+            train, test = options.cut(train), options.cut(test)
         pool = options.out / f"pool-{name}"
-        maps = fit(recipe, problem, splits.train, members=MEMBERS, seed=options.seed, pool=pool, engine=engine)
-        predictive = maps.predict(splits.test.inputs)
-        targets = splits.test.targets.to(predictive.outputs.device)
+        maps = fit(recipe, problem, train, members=MEMBERS, seed=options.seed, pool=pool, engine=engine)
+        predictive = maps.predict(test.inputs)
+        targets = test.targets.to(predictive.outputs.device)
         rows = size_curve(predictive, targets, range(1, MEMBERS + 1), SUBSETS, options.seed)
         for row in rows:
             say(
                 f"{name} M={row['size']:2}  "
                 + "  ".join(f"{k} {row[k]:.4f}" for k in ("nll", "brier", "ece", "accuracy"))
             )
-        record = {"study": "size", "data": name, "n_test": splits.test.n, "seed": options.seed, "curve": rows}
-        record |= {"recipe": describe(recipe), "seconds": maps.info["seconds"], "scores": score(maps, splits.test)}
+        record = {"study": "size", "data": name, "n_test": test.n, "seed": options.seed, "curve": rows}
+        record |= {"recipe": describe(recipe), "seconds": maps.info["seconds"], "scores": score(maps, test)}
         records.append(append_record(options.out / "size.jsonl", record))
     records.append(append_record(options.out / "size.jsonl", _identity(options, engine, say)))
     return records

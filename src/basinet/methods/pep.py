@@ -1,0 +1,186 @@
+"""Parameter ensembling by perturbation: noise of one size around a trained point (Mehrtash et al. 2020).
+
+    theta_j = theta* + sigma z_j,   p(y | x) = 1/m sum_j p(y | x, theta_j),   sigma = argmax L(sigma)
+    L(sigma) = 1/n sum_i log 1/m sum_j p(y_i | x_i, theta_j)   over n validation examples, the same z_j for every sigma
+
+One number is learned, from validation data alone. To second order L(sigma) - L(0) is sigma^2 / 2 times the Laplacian of
+the log likelihood plus the trace of the empirical Fisher matrix (`basinet.curvature.traces`), which is positive where
+theta* is over-fitted. A grid and golden section on log sigma find the maximum: with the same z_j, L is smooth. The z_j
+of the search come in pairs z, -z: else sigma times the gradient times their mean, which is not zero for a few of them,
+would be larger than the effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from ..core.golden import Found, golden_section
+from ..core.noise import Noise
+from ..core.tree import Point, stack
+from ..core.where import select
+from ..data import Data, Stream, counted, pieces
+from ..engine import Finished, Method, Schedule
+from ..families import Delta, Perturbed
+from ..predict import Draws, forward, make_predictive
+from ..problem import Problem
+from ..problem.likelihoods import Gaussian
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+WORST = -1e300  # in place of a log likelihood that is not finite, for which JSON has no word
+EVALUATE = 1000  # validation examples of which all outputs are held at once
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PEP(Method):
+    """Noise of one size on the weights of a trained point, the size chosen on validation data alone."""
+
+    norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
+    needs: ClassVar[frozenset[str]] = frozenset({"val"})
+    samples: ClassVar[int] = 25  # as the paper on small networks; it took 10 on ImageNet
+
+    base: Method | None = None  # what finds the point, where fit is given no start; None: MAP()
+    where: str | tuple[str, ...] | None = None  # patterns of names to perturb; None: convolution kernels, else matrices
+    noise: Literal["gaussian", "uniform"] = "gaussian"  # its distribution; sigma is the standard deviation of both
+    draws: int = 10  # perturbed networks that L(sigma) averages, m, in pairs; the paper took 5 on ImageNet
+    low: float = 1e-4  # where the search for sigma begins; the range is widened where the maximum is at an end
+    high: float = 0.1  # where it ends; the paper found 0.001 to 0.003 on ImageNet, 0.004 to 0.074 on small networks
+    iterations: int = 5  # of golden section, after a grid of half powers of ten: 5 find sigma to about 10 %
+
+    def __post_init__(self) -> None:
+        if self.noise not in ("gaussian", "uniform"):
+            raise ValueError(f"expected noise 'gaussian' or 'uniform', got {self.noise!r}")
+        if self.draws < 2 or self.draws % 2:
+            raise ValueError(f"expected an even number of draws, since they come in pairs, got {self.draws}")
+        if not 0 < self.low < self.high < math.inf:
+            raise ValueError(f"expected 0 < low < high, got low={self.low} and high={self.high}")
+        if self.iterations < 1:
+            raise ValueError(f"expected at least 1 iteration of golden section, got {self.iterations}")
+
+    def adapt(self, problem: Problem) -> Problem:
+        self.perturbed(problem)  # names that match nothing are told before anything is computed
+        return problem
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule(0, None)
+
+    def perturbed(self, problem: Problem) -> tuple[str, ...]:
+        """The names of the tensors that get noise."""
+        params = problem.network.params
+        if self.where is not None:
+            return select(params, self.where)
+        modules = dict(problem.network.module.named_modules())
+        kernels = {f"{n}.weight" for n, m in modules.items() if isinstance(m, nn.modules.conv._ConvNd)}
+        norms = {n for n, m in modules.items() if isinstance(m, NORMS)}
+        matrices = [n for n, shape in params.items() if len(shape) > 1 and n.rpartition(".")[0] not in norms]
+        found = tuple(n for n in matrices if n in kernels) or tuple(matrices)
+        if not found:
+            raise ValueError(
+                f"the network has neither convolution kernels nor weight matrices among {', '.join(params)}: say with "
+                "where= which to perturb"
+            )
+        return found
+
+    def finish(
+        self, state: Point, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> Finished:
+        assert val is not None  # `needs` says so
+        names, like = self.perturbed(problem), next(iter(state.params.values()))
+
+        def around(sigma: float) -> Perturbed:
+            size = {n: torch.tensor(sigma, dtype=like.dtype, device=like.device) for n in names}
+            return Perturbed(state.params, size, state.buffers, self.noise == "uniform")
+
+        rows: dict[float, _Row] = {}
+
+        def ensemble(sigma: float) -> float:
+            pair, keys = stack([around(sigma), around(-sigma)]), noise.split("search").key.expand(2, 2)
+            rows[sigma] = _row(Draws(problem, pair, keys, self.draws // 2), val)
+            return rows[sigma].ensemble
+
+        point = Delta(state.params, state.buffers)
+        rows[0.0] = _row(Draws(problem, stack([point]), noise.key[None], 1), val)
+        base = rows[0.0].ensemble
+        if base == WORST:
+            raise FloatingPointError("the log likelihood of the validation data at the starting point is not finite")
+        nothing = base + torch.finfo(like.dtype).eps * max(1.0, abs(base))  # what rounding may gain
+        found = golden_section(ensemble, self.low, self.high, self.iterations, at_zero=nothing)
+        sigma = found.best if found.values[found.best] > nothing else 0.0
+        order = sorted(rows)
+        curves: dict[str, list[Any]] = {
+            "sigma": order,
+            "ensemble": [rows[s].ensemble for s in order],  # mean log likelihood of a validation example
+            "mean": [sum(rows[s].each) / len(rows[s].each) for s in order],
+            "each": [rows[s].each for s in order],  # of every perturbed network alone; of the point at sigma 0
+            "chosen": [sigma],
+        }
+        return Finished(around(sigma), curves, tuple(_notes(found, sigma, rows[sigma].ensemble - base)))
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        """y ~ N(x'theta, s^2) with |x| = r: the ensemble is N(x'theta*, s^2 + sigma^2 r^2), so that the best sigma^2 is
+        (mean squared residual - s^2) / r^2, or 0."""
+        r, members = 2.0, 8
+        angle = torch.linspace(0, 2 * math.pi, 41, dtype=torch.float64)[:-1]
+        x = r * torch.stack((angle.cos(), angle.sin()), 1)
+        y = Noise.seed(5).normal(angle)
+        best = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
+        residual = float((y - x @ best).square().mean())
+        module = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+        module.load_state_dict({"weight": best[None]})
+        recipe = cls(draws=4000, low=0.05, high=2.0, iterations=12)
+        for s, says in ((0.5, "(mean residual^2 - s^2) / r^2, to 4.5 standard errors"), (2.0, "0")):
+            problem = Problem(lambda: nn.Linear(2, 1, bias=False, dtype=torch.float64), Gaussian(noise=s))
+            fitted = bench.fit(recipe, problem, None, members, val=Data(x, y), at=module)
+            found = torch.tensor(fitted.info["curves"]["chosen"], dtype=torch.float64)[:, 0]
+            expected = torch.tensor(max(0.0, residual - s**2) ** 0.5 / r, dtype=torch.float64)
+            error = min(4.5 * float(found.std()) / members**0.5, 0.03 * float(expected))
+            yield bench.close(f"sigma of a linear model, |x| constant, s = {s}", says, found.mean(), expected, error)
+
+
+class _Row(NamedTuple):
+    """Mean log likelihoods of a validation example, at one sigma."""
+
+    ensemble: float
+    each: list[float]
+
+
+def _row(draws: Draws, val: Data | Stream) -> _Row:
+    """The log likelihood of the average of all draws, and of each alone."""
+    kept, likelihood = draws.kept(), draws.problem.likelihood
+    together, each, n = 0.0, torch.zeros(len(draws) * draws.samples, dtype=torch.float64), 0
+    for piece in pieces(val, EVALUATE):
+        outputs, learned = forward(draws, piece.inputs, kept)
+        mask = counted(piece)
+        alone = make_predictive(outputs, likelihood, learned).log_joint(piece.targets, mask).double()
+        alone = alone.flatten(0, 1)  # (m, B)
+        together += float((torch.logsumexp(alone, 0) - math.log(len(each))).sum())
+        each += alone.sum(1).cpu()
+        n += len(piece.targets) if mask is None else int(mask.reshape(len(mask), -1).any(1).sum())
+    finite = [x / n if math.isfinite(x) else WORST for x in (together, *each.tolist())]
+    return _Row(finite[0], finite[1:])
+
+
+def _notes(found: Found, sigma: float, gain: float) -> Iterable[str]:
+    """What a person should know of the search."""
+    low, high = min(found.values), max(found.values)
+    if sigma == 0:
+        yield f"no sigma from {low:.2g} to {high:.2g} gains validation likelihood: sigma is 0, the point as it was"
+        return
+    if found.edge is not None:
+        end = "lower" if found.edge == "low" else "upper"
+        yield (
+            f"the maximum is at the {end} end of sigma from {low:.2g} to {high:.2g}, after widening the range: "
+            f"sigma {sigma:.3g} is the best of those tried, and need not be the best"
+        )
+    elif found.widened:
+        yield f"the maximum was at an end of the range of sigma, which was widened to {low:.2g} ... {high:.2g}"
+    yield f"sigma {sigma:.3g} gains {gain:.2g} in log likelihood a validation example"

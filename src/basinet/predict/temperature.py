@@ -1,0 +1,60 @@
+"""Temperature scaling of predictions: softmax(f / T) of each member, or the average p to the power 1 / T, renormalised.
+
+T above one softens, below one sharpens; T = 1 changes nothing. Guo et al. (2017) scale one network. Members that are
+calibrated one by one make an average that is under-confident, so for ensembles the two are different things (Ashukha et
+al. 2020).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from ..problem.likelihoods import Bernoulli, Categorical
+from .classes import ClassPredictive
+from .labels import LabelPredictive
+from .predictive import Predictive
+
+Of = Literal["members", "average"]
+
+
+class Temperature(NamedTuple):
+    """What predictions are divided by."""
+
+    of: Of
+    values: Tensor  # (M,), one a member; or (), of the average
+
+
+def tempered(predictive: Predictive, temperature: Temperature) -> Predictive:
+    """The predictive at a temperature: outputs become log-probabilities (of labels log-odds) divided by T.
+
+    Of members, each sample of member m is divided by T_m, and axes stay. The average is one distribution, on axes of
+    one member and one sample: all of its entropy counts as aleatoric.
+    """
+    if not isinstance(predictive, (ClassPredictive, LabelPredictive)):
+        raise TypeError(f"expected predictions of classes or labels, got {type(predictive).__name__}")
+    if temperature.of == "average":
+        weights, logits = None, _averaged(predictive)[None, None]
+    else:
+        weights = predictive.weights
+        logits = predictive.log_probs if isinstance(predictive, ClassPredictive) else predictive.logits
+    scaled = logits / temperature.values.to(logits).reshape(-1, *[1] * (logits.dim() - 1))
+    if isinstance(predictive, ClassPredictive):
+        return ClassPredictive(scaled, Categorical(), {}, weights)
+    return LabelPredictive(scaled, Bernoulli(), {}, weights)
+
+
+def _averaged(predictive: ClassPredictive | LabelPredictive) -> Tensor:
+    """The logarithm of the average probabilities, (B, ..., C); of labels their log-odds."""
+    if isinstance(predictive, ClassPredictive):
+        return _log_mean(predictive, predictive.log_probs)
+    there, absent = (_log_mean(predictive, logsigmoid(sign * predictive.logits)) for sign in (1, -1))
+    return there - absent
+
+
+def _log_mean(predictive: Predictive, logs: Tensor) -> Tensor:
+    mass = predictive.mass.log().to(logs)
+    return torch.logsumexp(logs + mass.reshape(*mass.shape, *[1] * (logs.dim() - 2)), (0, 1))

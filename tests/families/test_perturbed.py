@@ -1,0 +1,78 @@
+"""Perturbed: noise of a stated size on the tensors that are named, and on no other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from basinet import Noise
+from basinet.core.lift import lift
+from basinet.core.tree import stack, take
+from basinet.families import Diagonal, Perturbed
+from basinet.testing import check_family
+
+CENTRE = {"a": torch.tensor([1.0, -2.0], dtype=torch.float64), "b": torch.tensor([[3.0]], dtype=torch.float64)}
+COUNT = 20_000
+
+
+def perturbed(sigma: float, names=("a", "b"), uniform=False) -> Perturbed:
+    return Perturbed(CENTRE, {n: torch.tensor(sigma, dtype=torch.float64) for n in names}, {}, uniform)
+
+
+def draws(family: Perturbed) -> dict[str, torch.Tensor]:
+    return lift(lambda key: family.sample(Noise(key)).params)(Noise.seed(2).spread(COUNT).key)
+
+
+def test_it_conforms():
+    check_family(perturbed(0.3))
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_both_kinds_of_noise_have_standard_deviation_sigma(uniform):
+    found = draws(perturbed(0.3, ("a",), uniform))
+    assert torch.equal(found["b"], CENTRE["b"].expand(COUNT, 1, 1))
+    fourth = 9 / 5 if uniform else 3.0  # the kurtosis
+    error = 0.09 * math.sqrt((fourth - 1) / COUNT)
+    assert ((found["a"].var(0) - 0.09).abs() < 4.5 * error).all()
+    far = ((found["a"] - CENTRE["a"]) / 0.3).abs()
+    assert bool((far <= math.sqrt(3) + 1e-12).all()) == uniform
+    assert abs(float(((found["a"] - CENTRE["a"]) / 0.3).prod(1).mean())) < 4.5 / math.sqrt(COUNT)  # independent
+
+
+def test_the_normal_density_is_that_of_equal_scales():
+    at = {"a": torch.tensor([1.2, -2.5], dtype=torch.float64), "b": torch.tensor([[3.3]], dtype=torch.float64)}
+    equal = Diagonal(CENTRE, {n: torch.full_like(x, 0.3) for n, x in CENTRE.items()}, {})
+    assert torch.allclose(perturbed(0.3).log_prob(at), equal.log_prob(at))
+    part = Diagonal({"a": CENTRE["a"]}, {"a": torch.full_like(CENTRE["a"], 0.3)}, {})
+    assert torch.allclose(perturbed(0.3, ("a",)).log_prob(at), part.log_prob(at))
+
+
+def test_the_uniform_density_is_one_over_the_volume_of_the_box():
+    family = perturbed(0.3, uniform=True)
+    volume = (2 * math.sqrt(3) * 0.3) ** 3
+    found = lift(family.log_prob)(draws(family))
+    assert torch.allclose(found, torch.full_like(found, -math.log(volume)))
+    outside = CENTRE | {"a": CENTRE["a"] + torch.tensor([0.0, 0.53])}
+    assert family.log_prob(outside) == -math.inf
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_of_sigma_zero_it_is_the_point(uniform):
+    family = perturbed(0.0, uniform=uniform)
+    assert torch.equal(family.sample(Noise.seed(0)).params["a"], CENTRE["a"])
+    assert family.log_prob(CENTRE) == math.inf
+    assert family.log_prob(CENTRE | {"a": CENTRE["a"] + 1}) == -math.inf
+
+
+def test_members_have_a_sigma_each_and_parameters_keep_their_order():
+    pair = stack([perturbed(0.1, ("b",)), perturbed(0.2, ("b",))])
+    assert float(take(pair, 1).sigma["b"]) == 0.2
+    assert list(take(pair, 1).sample(Noise.seed(0)).params) == ["a", "b"]
+
+
+def test_quad_is_the_covariance_of_linear_outputs():
+    jacobian = {"a": torch.tensor([[1.0, 2.0], [0.0, 1.0]]).double(), "b": torch.tensor([[[3.0]], [[1.0]]]).double()}
+    expected = 0.09 * torch.tensor([[5.0, 2.0], [2.0, 1.0]]).double()
+    assert torch.allclose(perturbed(0.3, ("a",)).quad(jacobian), expected)

@@ -1,0 +1,256 @@
+"""PEP: the closed-form sigma, common random numbers, which tensors get noise, and what a person is told."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import basinet as bn
+from basinet.core.noise import Noise
+from basinet.testing import check_method
+
+ENGINE = bn.Engine(device="cpu", progress=False)
+QUICK = bn.MAP(epochs=4)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def noisy(n: int = 60, wrong: float = 0.3) -> bn.Data:
+    """Classes of a linear rule, of which some are changed at random."""
+    key = Noise.seed(3)
+    x = key.split("x").normal(torch.empty(n, 4, dtype=torch.float64))
+    y = (x @ key.split("w").normal(torch.empty(4, 3, dtype=torch.float64))).argmax(1)
+    changed = key.split("changed").bernoulli(wrong, x[:, 0])
+    return bn.Data(x, torch.where(changed, key.split("y").integers(n, 3), y))
+
+
+PROBLEM = bn.Problem(net, bn.likelihoods.Categorical(), bn.priors.Normal(scale=3.0))
+DATA = noisy()
+TRAIN, VAL = DATA.take(slice(0, 30)), DATA.take(slice(30, 60))
+
+
+@pytest.fixture(scope="module")
+def trained() -> bn.Posterior:
+    return bn.fit(bn.MAP(epochs=400), PROBLEM, TRAIN, members=2, engine=ENGINE)  # over-fits the labels
+
+
+def posterior(recipe: bn.PEP, start: bn.Posterior, val: bn.Data = VAL) -> bn.Posterior:
+    return bn.fit(recipe, PROBLEM, val=val, start=start, engine=ENGINE)
+
+
+def curves(of: bn.Posterior, member: int = 0) -> dict:
+    return {name: rows[member] for name, rows in of.info["curves"].items()}
+
+
+def test_pep_conforms_and_has_the_closed_form_sigma():
+    checks = check_method(bn.PEP(base=QUICK))
+    assert sum("sigma of a linear model" in c.name for c in checks) == 2
+
+
+def test_the_search_is_in_info_and_its_best_is_the_posterior(trained):
+    pep = posterior(bn.PEP(), trained)
+    assert len(pep) == 2 and pep.members == trained.members
+    for k in range(2):
+        row = curves(pep, k)
+        [sigma] = row["chosen"]
+        assert row["sigma"] == sorted(row["sigma"]) and row["sigma"][0] == 0.0 and len(row["sigma"]) >= 10
+        best = max(range(len(row["sigma"])), key=lambda i: row["ensemble"][i])
+        assert row["sigma"][best] == sigma > 0
+        assert row["ensemble"][best] > row["ensemble"][0] + 0.01
+        family = pep.parts[0].family
+        assert set(family.sigma) == {"0.weight", "2.weight"}
+        assert all(float(s[k]) == sigma for s in family.sigma.values())
+        assert torch.equal(family.centre["0.weight"][k], trained.parts[0].family.params["0.weight"][k])
+        for ensemble, mean, each in zip(row["ensemble"], row["mean"], row["each"]):
+            assert len(each) == (1 if each is row["each"][0] else 10) and math.isclose(mean, sum(each) / len(each))
+            assert ensemble >= mean - 1e-12  # Jensen
+    nll = -bn.score(trained[0], VAL)["nll"]
+    assert math.isclose(curves(pep)["ensemble"][0], nll, rel_tol=1e-9)
+
+
+def by_hand(sigma: float, point, key: Noise, draws: int) -> torch.Tensor:
+    """Probabilities of the targets under each of the perturbed networks, (draws, n)."""
+    probs = []
+    for sign in (1, -1):
+        for s in range(draws // 2):
+            z = {n: sign * key.split(s).split(n).normal(x) for n, x in point.params.items() if x.dim() > 1}
+            moved = point.params | {n: point.params[n] + sigma * v for n, v in z.items()}
+            outputs = PROBLEM.outputs(moved, point.buffers, VAL.inputs)[0]
+            probs.append(outputs.softmax(-1)[torch.arange(VAL.n), VAL.targets])
+    return torch.stack(probs)
+
+
+def test_every_sigma_has_the_same_draws_in_pairs(trained):
+    """L(sigma) again, by hand, from one key."""
+    pep = posterior(bn.PEP(draws=4, iterations=3), trained)
+    key = Noise.seed(0).split("fit").split(0).split(0).split("finish").split("search").split("draw")
+    row = curves(pep)
+    for i in range(1, len(row["sigma"])):
+        probs = by_hand(row["sigma"][i], trained.points()[0], key, 4)
+        assert math.isclose(row["ensemble"][i], float(probs.mean(0).log().mean()), rel_tol=1e-9)
+        assert torch.allclose(torch.tensor(row["each"][i]).double(), probs.log().mean(1))
+
+
+def test_which_tensors_get_noise():
+    cnn = bn.Problem(lambda: bn.networks.ResNet(8), bn.likelihoods.Categorical())
+    names = bn.PEP().perturbed(cnn)
+    assert set(names) == {n for n, shape in cnn.network.params.items() if len(shape) == 4}
+    assert "linear.weight" not in names and "conv1.weight" in names
+    normed = bn.Problem(
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm((3, 6)), nn.Linear(6, 2)), bn.likelihoods.Categorical()
+    )
+    assert bn.PEP().perturbed(normed) == ("0.weight", "2.weight")
+    assert bn.PEP(where="2.*").perturbed(normed) == ("2.weight", "2.bias")
+    learned = bn.Problem(lambda: nn.Linear(3, 1), bn.likelihoods.Gaussian(noise=0.1, learned=True))
+    assert bn.PEP(where="*").perturbed(learned) == ("weight", "bias")  # the noise of the likelihood is none of them
+
+
+def test_names_that_match_nothing_are_told_before_training(monkeypatch):
+    monkeypatch.setattr(bn.MAP, "schedule", lambda self, n: pytest.fail("trained"))
+    with pytest.raises(ValueError, match=r"no parameter matches '0.wieght'. Did you mean '0.weight'\?"):
+        bn.fit(bn.PEP(where="0.wieght"), PROBLEM, TRAIN, val=VAL, engine=ENGINE)
+    with pytest.raises(ValueError, match="PEP needs val: pass val="):
+        bn.fit(bn.PEP(), PROBLEM, TRAIN, engine=ENGINE)
+
+
+def test_a_network_without_matrices_is_told():
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x * self.factor
+
+    problem = bn.Problem(Scale, bn.likelihoods.Categorical())
+    with pytest.raises(
+        ValueError, match="neither convolution kernels nor weight matrices among factor: say with where="
+    ):
+        bn.PEP().perturbed(problem)
+    assert bn.PEP(where="factor").perturbed(problem) == ("factor",)
+
+
+def test_without_start_it_needs_training_data_for_its_base():
+    with pytest.raises(ValueError, match="MAP needs data"):
+        bn.fit(bn.PEP(), PROBLEM, val=VAL, engine=ENGINE)
+
+
+def test_a_maximum_at_the_edge_is_widened_and_said(trained, caplog):
+    caplog.set_level(logging.INFO, "basinet")
+    inside = curves(posterior(bn.PEP(high=3.0, iterations=20), trained[0]))["chosen"][0]
+    assert "widened" not in caplog.text and "gains" in caplog.text
+    row = curves(posterior(bn.PEP(high=0.02, iterations=20), trained[0]))
+    assert math.isclose(row["chosen"][0], inside, rel_tol=0.02)
+    assert "at an end of the range of sigma, which was widened" in caplog.text
+    caplog.clear()
+    row = curves(posterior(bn.PEP(low=1e-7, high=1e-6, iterations=5), trained[0]))
+    assert math.isclose(row["chosen"][0], 1e-3)
+    assert "at the upper end of sigma from 1e-07 to 0.001, after widening" in caplog.text
+
+
+def test_no_gain_is_said_and_leaves_the_point(caplog):
+    """At the mode of the validation likelihood no noise gains."""
+    caplog.set_level(logging.INFO, "basinet")
+    x = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
+    val = bn.Data(x, 0.1 * torch.sin(20 * x[:, 0]))
+    problem = bn.Problem(lambda: nn.Linear(1, 1, bias=False).double(), bn.likelihoods.Gaussian(noise=1.0))
+    module = nn.Linear(1, 1, bias=False).double()
+    with torch.no_grad():
+        module.weight.copy_((x[:, 0] @ val.targets / (x.T @ x))[0])
+    start = bn.Posterior.of(module, problem)
+    pep = bn.fit(bn.PEP(draws=50), problem, val=val, start=start, engine=ENGINE)
+    assert pep.info["curves"]["chosen"] == [[0.0]] and pep.info["curves"]["sigma"][0][0] == 0.0
+    assert "gains validation likelihood: sigma is 0" in caplog.text
+    assert torch.equal(pep.predict(x).outputs[0, 3], start.predict(x).outputs[0, 0])
+
+
+def test_a_start_whose_likelihood_is_not_finite_is_an_error():
+    problem = bn.Problem(lambda: nn.Linear(1, 1).double(), bn.likelihoods.Gaussian(noise=1.0))
+    module = nn.Linear(1, 1).double()
+    with torch.no_grad():
+        module.weight.fill_(1e200)
+    val = bn.Data(torch.ones(3, 1).double(), torch.zeros(3).double())
+    with pytest.raises(FloatingPointError, match="at the starting point is not finite"):
+        bn.fit(bn.PEP(), problem, val=val, start=bn.Posterior.of(module, problem), engine=ENGINE)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "uniform"])
+def test_save_load_pool_slice_and_stream_agree(trained, noise, tmp_path):
+    recipe = bn.PEP(noise=noise, draws=4, iterations=5)
+    pep = posterior(recipe, trained)
+    pep.save(tmp_path / "saved")
+    loaded = bn.load(tmp_path / "saved", net)
+    outputs = pep.predict(VAL.inputs).outputs
+    assert outputs.shape == (2, 25, 30, 3)
+    assert torch.equal(loaded.predict(VAL.inputs).outputs, outputs) and loaded.info == pep.info
+    at = pep.sample(1)
+    one = {n: x[0, 0] for n, x in at.items()}
+    assert torch.equal(loaded[:1].log_prob(one), pep[:1].log_prob(one))
+    alone = posterior(recipe, trained[1:])
+    torch.testing.assert_close(alone.predict(VAL.inputs).outputs, outputs[1:])  # stacks of another size
+    pooled = [bn.fit(recipe, PROBLEM, val=VAL, start=trained, pool=tmp_path / "pool", engine=ENGINE) for _ in range(2)]
+    assert pooled[1].info["trained"] == 0 and pooled[1].info["curves"]["sigma"] == pep.info["curves"]["sigma"]
+    batches = [(VAL.inputs[i : i + 7], VAL.targets[i : i + 7]) for i in range(0, 30, 7)]
+    streamed = posterior(recipe, trained, bn.Data.stream(batches, n=30))
+    for a, b in zip(curves(streamed)["ensemble"], curves(pep)["ensemble"]):
+        assert math.isclose(a, b, rel_tol=1e-12)
+
+
+def test_masked_examples_do_not_count(trained):
+    some = VAL.take(slice(0, 20))
+    weights = torch.cat([torch.ones(20), torch.zeros(10)]).double()
+    masked = posterior(bn.PEP(iterations=4), trained[0], bn.Data(VAL.inputs, VAL.targets, weights))
+    plain = posterior(bn.PEP(iterations=4), trained[0], some)
+    assert curves(masked)["ensemble"] == pytest.approx(curves(plain)["ensemble"], rel=1e-12)
+
+
+def test_a_list_is_a_sweep(trained):
+    both = bn.fit(bn.PEP(noise=["gaussian", "uniform"]), PROBLEM, val=VAL, start=trained, engine=ENGINE)
+    assert [m.recipe.noise for m in both] == ["gaussian", "uniform"]
+    uniform = bn.fit(bn.PEP(noise="uniform"), PROBLEM, val=VAL, start=trained, engine=ENGINE)
+    assert both[1].info["curves"]["ensemble"] == uniform[1].info["curves"]["ensemble"]
+
+
+def test_norm_statistics_stay_as_they_were():
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+    problem = bn.Problem(normed, bn.likelihoods.Categorical())
+    start = bn.fit(QUICK, problem, TRAIN, engine=ENGINE)
+    pep = bn.fit(bn.PEP(iterations=4), problem, val=VAL, start=start, engine=ENGINE)
+    assert pep.parts[0].inputs is None
+    for name, x in pep.parts[0].family.buffers.items():
+        assert torch.equal(x, start.parts[0].family.buffers[name])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"noise": "cauchy"}, "expected noise 'gaussian' or 'uniform'"),
+        ({"draws": 0}, "an even number of draws"),
+        ({"draws": 5}, "an even number of draws"),
+        ({"low": 0.1, "high": 0.01}, "expected 0 < low < high"),
+        ({"iterations": 0}, "at least 1 iteration"),
+    ],
+)
+def test_recipes_that_cannot_be_are_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        bn.PEP(**words)
+
+
+def test_on_digits_the_validation_likelihood_does_not_fall():
+    splits = bn.datasets.load("digits")
+    problem = bn.Problem(lambda: bn.networks.MLP(64, 10), bn.likelihoods.Categorical(), bn.priors.Normal(scale=10.0))
+    base = bn.fit(bn.MAP(epochs=40), problem, splits.train, engine=ENGINE)
+    pep = bn.fit(bn.PEP(), problem, val=splits.val, start=base, engine=ENGINE)
+    before, after = bn.score(base, splits.val), bn.score(pep, splits.val)
+    row = curves(pep)
+    assert max(row["ensemble"]) >= -before["nll"] - 1e-6
+    assert after["nll"] < before["nll"] + 1e-3  # of fresh draws
+    assert after["accuracy"] > 0.95

@@ -1,0 +1,181 @@
+"""Temperature scaling: T against a grid, of calibrated predictions one, of any posterior, saved and loaded."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import basinet as bn
+from basinet.core.noise import Noise
+from basinet.predict import Temperature, make_predictive, tempered
+
+ENGINE = bn.Engine(device="cpu", progress=False)
+KEY = Noise.seed(21)
+
+
+def identity(scale: float = 1.0) -> nn.Module:
+    """A network whose outputs are its inputs times a number."""
+    module = nn.Linear(3, 3, bias=False).double()
+    with torch.no_grad():
+        module.weight.copy_(scale * torch.eye(3))
+    return module
+
+
+def calibrated(n: int) -> bn.Data:
+    """Classes drawn from the softmax of the inputs."""
+    x = 2 * KEY.split("x").normal(torch.empty(n, 3, dtype=torch.float64))
+    return bn.Data(x, bn.likelihoods.Categorical().sample(x, {}, KEY.split("y")))
+
+
+PROBLEM = bn.Problem(lambda: nn.Linear(3, 3, bias=False).double(), bn.likelihoods.Categorical())
+VAL = calibrated(500)
+
+
+def ensemble(scales=(1.5, 3.0, 0.7)) -> bn.Posterior:
+    return bn.mix([bn.Posterior.of(identity(s), PROBLEM) for s in scales])
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0, 0.3])
+def test_the_temperature_of_calibrated_logits_is_their_scale(scale):
+    data = calibrated(4000)
+    found = bn.temper(bn.Posterior.of(identity(scale), PROBLEM), data)
+    p = data.inputs.softmax(-1)
+    variance = (p * data.inputs.square()).sum(-1) - (p * data.inputs).sum(-1).square()
+    error = scale * float(variance.sum()) ** -0.5  # 1/T is a parameter of an exponential family
+    assert found.temperature.of == "members" and found.temperature.values.shape == (1,)
+    assert abs(float(found.temperature.values) - scale) < 4.5 * error < 0.2 * scale
+
+
+def nll_of_member(outputs: torch.Tensor, t: float) -> float:
+    """Of outputs (S, n, C)."""
+    return -float((outputs / t).softmax(-1).mean(0)[torch.arange(VAL.n), VAL.targets].log().mean())
+
+
+def nll_of_average(probs: torch.Tensor, t: float) -> float:
+    p = probs ** (1 / t)
+    return -float((p / p.sum(-1, keepdim=True))[torch.arange(VAL.n), VAL.targets].log().mean())
+
+
+GRID = torch.linspace(math.log(0.2), math.log(8), 500).exp().tolist()  # in steps of 0.7 %
+
+
+def test_each_member_has_the_temperature_that_a_grid_finds():
+    posterior = bn.fit(bn.PEP(low=0.3, high=3.0), PROBLEM, val=VAL, start=ensemble(), engine=ENGINE)  # with samples
+    found = bn.temper(posterior, VAL)
+    outputs = posterior.predict(VAL.inputs).outputs
+    for k, t in enumerate(found.temperature.values.tolist()):
+        best = min(GRID, key=lambda t, k=k: nll_of_member(outputs[k], t))
+        assert math.isclose(t, best, rel_tol=5e-3)
+        assert math.isclose(bn.score(found[k], VAL)["nll"], nll_of_member(outputs[k], t), rel_tol=1e-9)
+    assert bn.score(found, VAL)["n"] == VAL.n
+    assert found.predict(VAL.inputs).outputs.shape == (3, 25, 500, 3)
+
+
+def test_the_average_has_the_temperature_that_a_grid_finds():
+    posterior = ensemble()
+    found = bn.temper(posterior, VAL, of="average")
+    probs = posterior.predict(VAL.inputs).probs
+    best = min(GRID, key=lambda t: nll_of_average(probs, t))
+    assert found.temperature.values.shape == () and math.isclose(found.temperature.values, best, rel_tol=5e-3)
+    scores = bn.score(found, VAL)
+    assert math.isclose(scores["nll"], nll_of_average(probs, float(found.temperature.values)), rel_tol=1e-9)
+    assert scores["nll"] < bn.score(posterior, VAL)["nll"]
+    assert scores["accuracy"] == bn.score(posterior, VAL)["accuracy"]
+    p = probs ** (1 / float(found.temperature.values))
+    assert torch.allclose(found.predict(VAL.inputs).probs, p / p.sum(-1, keepdim=True))
+    weighted = bn.mix([ensemble((1.5,)), ensemble((3.0,))], weights=[3, 1])
+    p = (0.75 * (1.5 * VAL.inputs).softmax(-1) + 0.25 * (3 * VAL.inputs).softmax(-1)) ** 0.5
+    at_two = tempered(weighted.predict(VAL.inputs), Temperature("average", torch.tensor(2.0)))
+    assert torch.allclose(at_two.probs, p / p.sum(-1, keepdim=True))
+
+
+def test_temperature_one_changes_nothing():
+    plain = ensemble().predict(VAL.inputs)
+    for of, values in (("members", torch.ones(3)), ("average", torch.tensor(1.0))):
+        same = tempered(plain, Temperature(of, values))
+        assert torch.allclose(same.probs, plain.probs) and torch.allclose(same.entropy, plain.entropy)
+    assert torch.allclose(tempered(plain, Temperature("members", torch.ones(3))).between, plain.between)
+
+
+@pytest.mark.parametrize("of", ["members", "average"])
+def test_it_saves_loads_slices_and_moves(of, tmp_path):
+    found = bn.temper(ensemble(), VAL, of)
+    found.save(tmp_path / of)
+    loaded = bn.load(tmp_path / of, lambda: nn.Linear(3, 3, bias=False).double())
+    probs = found.predict(VAL.inputs).probs
+    assert torch.equal(loaded.predict(VAL.inputs).probs, probs)
+    assert torch.equal(found.to("cpu").predict(VAL.inputs).probs, probs)
+    assert loaded.temperature.of == of and torch.equal(loaded.temperature.values, found.temperature.values)
+    assert bn.score(loaded, VAL) == bn.score(found, VAL)
+    part = found[[2, 0]]
+    if of == "members":
+        assert part.temperature.values.tolist() == found.temperature.values[[2, 0]].tolist()
+        assert torch.equal(part.predict(VAL.inputs).outputs, found.predict(VAL.inputs).outputs[[2, 0]])
+    else:
+        assert part.temperature == found.temperature
+    assert torch.equal(bn.temper(found, VAL, of).temperature.values, found.temperature.values)  # replaced, not added
+
+
+def test_mixing_keeps_the_temperatures_of_members_and_refuses_that_of_an_average():
+    found = bn.temper(ensemble((1.5, 3.0)), VAL)
+    mixed = bn.mix([found, ensemble((0.7,))])
+    assert mixed.temperature.values.tolist() == [*found.temperature.values.tolist(), 1.0]
+    expected = torch.cat([found.predict(VAL.inputs).outputs, ensemble((0.7,)).predict(VAL.inputs).log_probs])
+    assert torch.allclose(mixed.predict(VAL.inputs).outputs, expected)
+    with pytest.raises(ValueError, match=r"mix first, then bn.temper"):
+        bn.mix([bn.temper(ensemble(), VAL, "average"), ensemble()])
+
+
+def test_labels_have_a_temperature_too():
+    problem = bn.Problem(lambda: nn.Linear(3, 3, bias=False).double(), bn.likelihoods.Bernoulli())
+    x = KEY.split("labels").normal(torch.empty(2000, 3, dtype=torch.float64))
+    data = bn.Data(x, bn.likelihoods.Bernoulli().sample(x, {}, KEY.split("drawn")))
+    posterior = bn.mix([bn.Posterior.of(identity(s), problem) for s in (2.0, 3.0)])
+    found = bn.temper(posterior, data).temperature.values
+    assert torch.allclose(found, torch.tensor([2.0, 3.0]).double(), rtol=0.15)
+    average = bn.temper(posterior, data, "average")
+    p = posterior.predict(x).probs
+    odds = (p / (1 - p)) ** (1 / float(average.temperature.values))
+    assert torch.allclose(average.predict(x).probs, odds / (1 + odds))
+    assert bn.score(average, data)["nll"] < bn.score(posterior, data)["nll"]
+
+
+def test_streams_and_masked_examples():
+    expected = float(bn.temper(ensemble((2.0,)), VAL.take(slice(0, 300))).temperature.values)
+    weights = torch.cat([torch.ones(300), torch.zeros(200)]).double()
+    masked = bn.temper(ensemble((2.0,)), bn.Data(VAL.inputs, VAL.targets, weights))
+    batches = [(VAL.inputs[i : i + 70], VAL.targets[i : i + 70]) for i in range(0, 300, 70)]
+    batches = [(x[: 300 - 70 * i], y[: 300 - 70 * i]) for i, (x, y) in enumerate(batches)]
+    streamed = bn.temper(ensemble((2.0,)), bn.Data.stream(batches, n=300))
+    assert float(masked.temperature.values) == pytest.approx(expected, rel=1e-5)
+    assert float(streamed.temperature.values) == pytest.approx(expected, rel=1e-5)
+
+
+def test_bad_input_is_told():
+    real = bn.Problem(lambda: nn.Linear(3, 1).double(), bn.likelihoods.Gaussian(noise=1.0))
+    numbers = bn.Posterior.of(nn.Linear(3, 1).double(), real)
+    with pytest.raises(TypeError, match="is for classes and labels, and the likelihood is Gaussian: a learned noise"):
+        bn.temper(numbers, VAL)
+    with pytest.raises(TypeError, match="expected predictions of classes or labels, got RealPredictive"):
+        tempered(numbers.predict(VAL.inputs), Temperature("average", torch.tensor(1.0)))
+    with pytest.raises(ValueError, match="expected of='members' or of='average', got 'each'"):
+        bn.temper(ensemble(), VAL, of="each")
+    with pytest.raises(TypeError, match="expected val as bn"):
+        bn.temper(ensemble(), None)
+    right = bn.Data(VAL.inputs, VAL.inputs.argmax(-1))
+    with pytest.raises(ValueError, match=r"500 validation examples still falls at T = .*every example is classified"):
+        bn.temper(ensemble(), right)
+    wrong = bn.Data(VAL.inputs, VAL.inputs.argmin(-1))
+    with pytest.raises(ValueError, match="predictions are worse than none"):
+        bn.temper(ensemble(), wrong)
+
+
+def test_a_likelihood_that_is_not_softmax_alone_is_divided_in_its_probabilities():
+    outputs = KEY.split("outputs").normal(torch.empty(2, 1, 5, 3, dtype=torch.float64))
+    plain = make_predictive(outputs, bn.likelihoods.NoisyDirichlet(), {})
+    found = tempered(plain, Temperature("members", torch.tensor([2.0, 4.0])))
+    expected = torch.stack([(outputs[0, 0] / 2).softmax(-1), (outputs[1, 0] / 4).softmax(-1)]).mean(0)
+    assert torch.allclose(found.probs, expected)
