@@ -30,7 +30,7 @@ LAYERS = (
     {"saving"},
     {"scoring"},
     {"fit"},
-    {"testing", "fitted"},
+    {"testing", "fitted", "checkpoints"},
     {"compare"},
     {"studies"},
     {"report"},
