@@ -144,7 +144,7 @@ def _content(path: Path) -> Mapping[str, Any]:
         raise FileError(
             path,
             f"it is damaged, or holds more than tensors and plain values, which is not read since that could run code: "
-            f"save the state_dict of the network alone ({str(error).splitlines()[0]})",
+            f"save the state_dict of the network alone ({(str(error) or type(error).__name__).splitlines()[0]})",
         ) from error
     if not isinstance(content, Mapping):
         raise FileError(path, f"expected a state_dict, got {type(content).__name__}: save module.state_dict()")

@@ -74,6 +74,7 @@ def study(
     place: Annotated[Path | None, typer.Option("--out", help="Where records go. Default: runs/study-NAME.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda ... Default: the GPU where there is one.")] = None,
+    examples: Annotated[int | None, typer.Option(help="Training examples used at most. Default: all.")] = None,
 ) -> None:
     """Run a study: a question with an answer that can be measured again."""
     from .. import studies
@@ -87,5 +88,6 @@ def study(
             return
         chosen = studies.find(name)
         where = place or Path("runs") / f"study-{name}"
-        chosen.run(studies.Options(where, folder, seed, device), lambda line: out.print(line, highlight=False))
+        options = studies.Options(where, folder, seed, device, examples)
+        chosen.run(options, lambda line: out.print(line, highlight=False))
         out.print(f"Records: {where}", soft_wrap=True, highlight=False)

@@ -63,9 +63,7 @@ def check_iterates(iterates: int, every: int | None, optimizer: Optimizer, base:
     if not (isinstance(iterates, int) and iterates >= 1):
         raise ValueError(f"expected at least 1 iterate to average over, got {iterates!r}")
     if every is not None and not (isinstance(every, int) and every >= 1):
-        raise ValueError(
-            f"expected an iterate every so many steps, at least 1, or None for one an epoch, got {every!r}"
-        )
+        raise ValueError(f"expected at least 1 step from one iterate to the next, or None for an epoch, got {every!r}")
     if isinstance(optimizer.lr, Cyclic) and optimizer.lr.cycles != iterates:
         raise ValueError(
             f"expected a cycle for each iterate, so that each is collected where the step size is lowest, got "

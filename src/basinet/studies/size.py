@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..compare import default_problem
 from ..core.noise import Noise
-from ..data import datasets
 from ..engine import Engine
 from ..fit import fit
 from ..methods.map import MAP
@@ -36,7 +35,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         if name == "fashion_mnist" and options.folder is None:
             say("fashion_mnist left out: give --folder with fashion_mnist.npz")
             continue
-        splits = datasets.load(name, seed=options.seed, folder=options.folder)
+        splits = options.load(name)
         problem = default_problem(splits)
         pool = options.out / f"pool-{name}"
         maps = fit(recipe, problem, splits.train, members=MEMBERS, seed=options.seed, pool=pool, engine=engine)
@@ -48,8 +47,9 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
                 f"{name} M={row['size']:2}  "
                 + "  ".join(f"{k} {row[k]:.4f}" for k in ("nll", "brier", "ece", "accuracy"))
             )
-        record = {"study": "size", "data": name, "n_test": splits.test.n, "seed": options.seed, "curve": rows}
-        record |= {"recipe": describe(recipe), "seconds": maps.info["seconds"], "scores": score(maps, splits.test)}
+        record = {"study": "size", "data": name, "seed": options.seed, "curve": rows}
+        record |= {"n_train": splits.train.n, "n_test": splits.test.n, "recipe": describe(recipe)}
+        record |= {"seconds": maps.info["seconds"], "scores": score(maps, splits.test)}
         records.append(append_record(options.out / "size.jsonl", record))
     records.append(append_record(options.out / "size.jsonl", _identity(options, engine, say)))
     return records
@@ -57,7 +57,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
 
 def _identity(options: Options, engine: Engine, say: Say) -> dict[str, Any]:
     """The error of ensembles of n against (v + (n - 1) c) / n, on the gap regression toy."""
-    splits = datasets.load("gaps", seed=options.seed)
+    splits = options.load("gaps")
     recipe = MAP(epochs=300)
     maps = fit(
         recipe,
