@@ -68,9 +68,17 @@ class Bench:
         """A quadratic with independent gradient noise, on which descent has a known stationary law."""
         return noisy()
 
-    def fit(self, recipe: Method, problem: Problem, data: Data, members: int = 1, seed: int = 0) -> Posterior:
+    def fit(
+        self,
+        recipe: Method,
+        problem: Problem,
+        data: Data,
+        members: int = 1,
+        seed: int = 0,
+        start: Posterior | None = None,
+    ) -> Posterior:
         """`bn.fit` on the CPU in float64, without a progress bar."""
-        return fit(recipe, problem, data, members=members, seed=seed, engine=_engine())
+        return fit(recipe, problem, data, members=members, seed=seed, start=start, engine=_engine())
 
     def close(self, name: str, says: str, found: Any, expected: Tensor, tolerance: float) -> Check:
         """The largest difference between what was found (a tensor, or params as one vector) and what is expected."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from ..core.noise import Noise
 from ..core.tree import Point, ravel
@@ -62,25 +61,28 @@ class SWA(GradientMethod):
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
         exact, rate, count = bench.conjugate(), 0.1, 30
-
-        def mean(steps: int, eta: float) -> Tensor:
-            recipe = cls(iterates=steps, every=1, batch_size=None, optimizer=SGD(lr=eta))
-            return ravel(bench.fit(recipe, exact.problem, exact.data).mean())
-
-        start = mean(1, 0.0) - exact.mean
-        shrink = torch.eye(len(start), dtype=torch.float64) - rate * exact.precision / exact.data.n
-        visited = torch.stack([torch.linalg.matrix_power(shrink, t) @ start for t in range(1, count + 1)])
+        still = cls(iterates=1, every=1, batch_size=None, optimizer=SGD(lr=0.0))  # where the base ended
+        start = bench.fit(still, exact.problem, exact.data)
+        recipe = cls(iterates=count, every=1, batch_size=None, optimizer=SGD(lr=rate))
+        found = bench.fit(recipe, exact.problem, exact.data, start=start).mean()
+        away = ravel(start.mean()) - exact.mean
+        shrink = torch.eye(len(away), dtype=torch.float64) - rate * exact.precision / exact.data.n
+        visited = torch.stack([torch.linalg.matrix_power(shrink, t) @ away for t in range(1, count + 1)])
         says = "average of mu + (I - eta Lambda / N)^t (theta_0 - mu)"
         expected = exact.mean + visited.mean(0)
-        yield bench.close("mean along gradient descent on a quadratic", says, mean(count, rate), expected, 1e-10)
+        yield bench.close("mean along gradient descent on a quadratic", says, found, expected, 1e-10)
         known, rate, count, members = bench.noisy(), 0.9, 20, 400  # iterates that are correlated, and many members
-        made = bench.fit(cls(iterates=count, every=2, optimizer=SGD(lr=rate)), known.problem, known.data, members)
+        start = bench.fit(still, known.problem, known.data)
+        recipe = cls(iterates=count, every=2, optimizer=SGD(lr=rate))
+        made = bench.fit(recipe, known.problem, known.data, members, start=start)
         means = torch.stack([p.params["weight"] for p in made.points()])  # (members, d)
-        rho = known.correlation(rate, 2)
-        spread = sum((count - abs(k)) * rho ** abs(k) for k in range(1 - count, count)) / count**2
+        rho, t = known.correlation(rate, 2), torch.arange(1, count + 1, dtype=torch.float64)
+        expected = known.mean + (rho**t).mean() * (ravel(start.mean()) - known.mean)
+        spread = (rho ** (t[:, None] - t).abs() - rho ** (t[:, None] + t)).mean()
         variance = spread * known.stationary(rate).diagonal()
-        z = (means.mean(0) - known.mean) / (variance / members).sqrt()
-        yield bench.close("mean over members, in standard errors", "mu", z, torch.zeros_like(z), 4.5)
+        z = (means.mean(0) - expected) / (variance / members).sqrt()
+        says = "mu + sum_t rho^t (theta_0 - mu) / T"
+        yield bench.close("mean over members under noise, in standard errors", says, z, torch.zeros_like(z), 4.5)
         z = (means.var(0) / variance - 1) * ((members - 1) / 2) ** 0.5
-        says = "sum_k (T - |k|) rho^|k| / T^2 times that of an iterate"
-        yield bench.close("variance over members, in standard errors", says, z, torch.zeros_like(z), 4.5)
+        says = "sum_st (rho^|s-t| - rho^(s+t)) / T^2 times the stationary one"
+        yield bench.close("variance over members under noise, in standard errors", says, z, torch.zeros_like(z), 4.5)

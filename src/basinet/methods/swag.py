@@ -92,8 +92,10 @@ class SWAG(GradientMethod):
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
         known, rate, every, count, members = bench.noisy(), 0.5, 5, 40, 400
+        still = cls(iterates=2, rank=2, every=1, optimizer=SGD(lr=0.0))  # where the base ended
+        start = bench.fit(still, known.problem, known.data)
         recipe = cls(iterates=count, rank=count, every=every, optimizer=SGD(lr=rate))
-        family = bench.fit(recipe, known.problem, known.data, members).parts[0].family
+        family = bench.fit(recipe, known.problem, known.data, members, start=start).parts[0].family
         eye = {"weight": torch.eye(len(known.mean), dtype=torch.float64)}
         found = lift(lambda one: one.quad(eye))(family)  # (members, d, d)
         error = found.std(0) / math.sqrt(members)
