@@ -183,3 +183,13 @@ def test_multi_swag_on_digits_saves_and_beats_the_mean_of_its_members(tmp_path):
 
 def test_compare_has_it_alone_and_as_multi_swag():
     assert [(e.label, e.members) for e in SWAG.lineup()] == [("SWAG", 1), ("MultiSWAG", 10)]
+
+
+def test_a_stream_gives_an_iterate_an_epoch_of_its_batches():
+    data = classes()
+    parts = [(data.inputs[i : i + 8], data.targets[i : i + 8]) for i in range(0, 40, 8)]
+    recipe = SWAG(iterates=3, rank=2, optimizer=SWING)
+    made = bn.fit(recipe, PROBLEM, bn.Data.stream(parts, n=40), start=START, engine=ENGINE)
+    assert made.info["curves"]["step"][0][-1] == 15
+    assert family_of(made).columns["0.weight"].shape == (2, 6, 4)
+    assert made.parts[0].inputs.shape == (40, 4)
