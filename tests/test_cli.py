@@ -86,7 +86,7 @@ def test_the_same_command_again_trains_nothing_and_says_the_same(tmp_path):
         (("methods", "MPA"), "Did you mean 'MAP'?"),
         (("check", "MPA"), "Did you mean 'MAP'?"),
         (("study", "siz"), "Did you mean 'size'?"),
-        (("study", "size", "--sets", "digits"), "the study size runs as a whole: leave out --sets"),
+        (("study", "size", "--sets", "digits"), "the study size takes no --sets: leave it out"),
         (("study", "uci", "--sets", "yacht, bostn", "--folder", "nowhere"), "uci_yacht.npz: there is no such file"),
         (("study", "uci", "--folder", "nowhere", "--methods", "map"), "Did you mean 'MAP'?"),
         (("compare", "fashion_mnist"), "pass folder="),

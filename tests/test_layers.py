@@ -31,7 +31,7 @@ LAYERS = (
     {"scoring"},
     {"temper"},
     {"fit"},
-    {"testing", "fitted"},
+    {"testing", "fitted", "checkpoints"},
     {"compare"},
     {"studies"},
     {"report"},

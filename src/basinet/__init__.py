@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import curvature, data, families, metrics, networks, optim
+from .checkpoints import swag_of_checkpoints
 from .core.noise import Noise
 from .core.version import VERSION as __version__
 from .data import Data, datasets
@@ -50,6 +51,7 @@ __all__ = [
     "priors",
     "score",
     "size_curve",
+    "swag_of_checkpoints",
     "temper",
 ]
 

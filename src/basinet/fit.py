@@ -207,7 +207,7 @@ class _Cast:
         failed = [list(m) for i, m in enumerate(self.who) if i not in kept]
         inputs = None
         if self.kinds[0].norm == "refresh" and self.adapted[0].network.norms and self.given.data is not None:
-            inputs = move(_some_inputs(self.given.data), self.given.engine.place, self.dtype)
+            inputs = move(some_inputs(self.given.data), self.given.engine.place, self.dtype)
         parts = []
         for j, run in groupby(kept, key=lambda i: self.kind[i]):
             here = list(run)
@@ -343,7 +343,8 @@ def _in_batches(method: Method, stream: Stream) -> Method:
     return replace(method, **counted)
 
 
-def _some_inputs(data: Data | Stream) -> Any:
+def some_inputs(data: Data | Stream) -> Any:
+    """The training inputs that are kept to refresh norm statistics: KEEP at most, from all over the data."""
     if isinstance(data, Stream):
         return _first_inputs(data)
     total = data.targets.shape[0]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, Point, leaves, stack, take, tree_map
-from basinet.families import Delta, Diagonal, Empirical, Family, Mixture, family
+from basinet.families import Delta, Diagonal, Empirical, Family, LowRank, Mixture, family
 from basinet.testing import check_family
 
 KEY = Noise.seed(0)
@@ -38,6 +38,7 @@ EXAMPLES = {
     "delta": Delta(params("delta"), BUFFERS),
     "empirical": empirical(5),
     "diagonal": diagonal("diagonal"),
+    "low rank": LowRank(params("low"), diagonal("low").scale, params("columns", 3), BUFFERS),
     "mixture": mixture("mixture"),
     "mixture of deltas": Mixture(stack([Delta(params(k), BUFFERS) for k in "abc"]), torch.tensor([0.5, 0.2, 0.3])),
     "mixture of mixtures": Mixture(stack([mixture("a"), mixture("b")]), torch.tensor([0.4, 0.6], dtype=torch.float64)),
@@ -47,7 +48,7 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_family_passes_the_conformance_suite(name):
     made = check_family(EXAMPLES[name])
-    continuous = name in ("diagonal", "mixture", "mixture of mixtures")
+    continuous = name in ("diagonal", "low rank", "mixture", "mixture of mixtures")
     assert len(made) == (6 if continuous else 5)
 
 
@@ -73,7 +74,7 @@ def test_families_of_points_have_no_density(name):
         EXAMPLES[name].log_prob(params("anywhere"))
 
 
-@pytest.mark.parametrize(("name", "points"), [("delta", 1), ("empirical", 5), ("diagonal", None), ("mixture", None)])
+@pytest.mark.parametrize(("name", "points"), [("delta", 1), ("empirical", 5), ("low rank", None), ("mixture", None)])
 def test_points_are_counted_where_there_are_finitely_many(name, points):
     assert EXAMPLES[name].points == points
 

@@ -138,6 +138,6 @@ def test_what_cannot_run_is_said_first(tmp_path):
         run(tmp_path, tmp_path)
     assert not list(tmp_path.iterdir())
     narrowed = studies.Options(tmp_path, sets=("digits",))
-    with pytest.raises(ValueError, match="the study size runs as a whole: leave out --sets"):
+    with pytest.raises(ValueError, match="the study size takes no --sets: leave it out"):
         studies.check(studies.find("size"), narrowed)
     studies.check(studies.find("uci"), narrowed)

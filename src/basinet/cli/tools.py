@@ -79,7 +79,7 @@ def study(
     splits: Annotated[int | None, typer.Option(min=1, help="Splits of each set to run. Default: all.")] = None,
     examples: Annotated[
         int | None,
-        typer.Option(min=10, help="At most so many examples of each part of a set from the folder, for a quick look."),
+        typer.Option(min=10, help="At most so many examples of each part of a set, for a quick look."),
     ] = None,
 ) -> None:
     """Run a study: a question with an answer that can be measured again."""

@@ -207,7 +207,8 @@ class Eager(Kernel):
         which on a CPU costs a fifth of a step of a dense network."""
         if type(self.method).loss is not GradientMethod.loss:  # type: ignore[attr-defined]
             return None
-        found, scale = self.problem.decay(params), self.problem.scale(self.batches.n)
+        one = take(params, 0) if self.stacked else params  # a prior may look at shapes
+        found, scale = self.problem.decay(one), self.problem.scale(self.batches.n)
         return None if found is None else {n: d / scale for n, d in found.items()}
 
     def _with_prior(self, params: Any, grads: Any, info: Info, decay: dict[str, float]) -> tuple[Any, Info]:

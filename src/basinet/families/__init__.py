@@ -7,6 +7,7 @@ from .empirical import Empirical
 from .family import Family, family
 from .full import Full
 from .kronecker import Kronecker
+from .low_rank import LowRank
 from .mixture import Mixture
 from .partial import Partial
 from .perturbed import Perturbed
@@ -19,6 +20,7 @@ __all__ = [
     "Family",
     "Full",
     "Kronecker",
+    "LowRank",
     "Mixture",
     "Partial",
     "Perturbed",

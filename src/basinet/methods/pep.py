@@ -139,7 +139,7 @@ class PEP(Method):
         recipe = cls(draws=4000, low=0.05, high=2.0, iterations=12)
         for s, says in ((0.5, "(mean residual^2 - s^2) / r^2, to 4.5 standard errors"), (2.0, "0")):
             problem = Problem(lambda: nn.Linear(2, 1, bias=False, dtype=torch.float64), Gaussian(noise=s))
-            fitted = bench.fit(recipe, problem, None, members, val=Data(x, y), at=module)
+            fitted = bench.fit(recipe, problem, None, members, val=Data(x, y), start=module)
             found = torch.tensor(fitted.info["curves"]["chosen"], dtype=torch.float64)[:, 0]
             expected = torch.tensor(max(0.0, residual - s**2) ** 0.5 / r, dtype=torch.float64)
             error = min(4.5 * float(found.std()) / members**0.5, 0.03 * float(expected))

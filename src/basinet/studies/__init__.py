@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 from ..core.nearest import did_you_mean
-from ..data import Data
+from ..data import Data, datasets
+from ..data.datasets import Splits
 
 Say = Callable[[str], None]
 
@@ -29,12 +31,19 @@ class Options(NamedTuple):
     sets: tuple[str, ...] = ()  # data sets to run; none: all
     methods: tuple[str, ...] = ()  # methods to run; none: all
     splits: int | None = None  # how many splits of each set; None: all
-    examples: int | None = None  # at most so many of each part of a set from the folder; None: what the study takes
+    examples: int | None = None  # at most so many of each part of a set, for a quick look; None: what the study takes
 
     def cut(self, data: Data, most: int | None = None) -> Data:
         """The first examples, as many as wanted; `most` is what the study takes by itself, None: all."""
         count = most if self.examples is None else self.examples
+        if count is not None and count < 1:
+            raise ValueError(f"expected at least 1 example, got {count}")
         return data if count is None or count >= data.n else data.take(slice(0, count))
+
+    def load(self, name: str) -> Splits:
+        """A data set by name, with as many examples as were asked for."""
+        splits = datasets.load(name, seed=self.seed, folder=self.folder)
+        return replace(splits, train=self.cut(splits.train), test=self.cut(splits.test))
 
 
 def discover() -> dict[str, ModuleType]:

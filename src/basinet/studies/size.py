@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..compare import default_problem
 from ..core.noise import Noise
-from ..data import datasets
 from ..engine import Engine
 from ..fit import fit
 from ..methods.map import MAP
@@ -37,10 +36,8 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         if name == "fashion_mnist" and options.folder is None:
             say("fashion_mnist left out: give --folder with fashion_mnist.npz")
             continue
-        splits = datasets.load(name, seed=options.seed, folder=options.folder)
+        splits = options.load(name)
         problem, train, test = default_problem(splits), splits.train, splits.test
-        if name == "fashion_mnist":
-            train, test = options.cut(train), options.cut(test)
         pool = options.out / f"pool-{name}"
         maps = fit(recipe, problem, train, members=MEMBERS, seed=options.seed, pool=pool, engine=engine)
         predictive = maps.predict(test.inputs)
@@ -51,8 +48,13 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
                 f"{name} M={row['size']:2}  "
                 + "  ".join(f"{k} {row[k]:.4f}" for k in ("nll", "brier", "ece", "accuracy"))
             )
-        record = {"study": "size", "data": name, "n_test": test.n, "seed": options.seed, "curve": rows}
-        record |= {"recipe": describe(recipe), "seconds": maps.info["seconds"], "scores": score(maps, test)}
+        record = {"study": "size", "data": name, "n_train": train.n, "n_test": test.n, "seed": options.seed}
+        record |= {
+            "curve": rows,
+            "recipe": describe(recipe),
+            "seconds": maps.info["seconds"],
+            "scores": score(maps, test),
+        }
         records.append(append_record(options.out / "size.jsonl", record))
     records.append(append_record(options.out / "size.jsonl", _identity(options, engine, say)))
     return records
@@ -60,7 +62,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
 
 def _identity(options: Options, engine: Engine, say: Say) -> dict[str, Any]:
     """The error of ensembles of n against (v + (n - 1) c) / n, on the gap regression toy."""
-    splits = datasets.load("gaps", seed=options.seed)
+    splits = options.load("gaps")
     recipe = MAP(epochs=300)
     maps = fit(
         recipe,

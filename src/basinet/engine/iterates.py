@@ -1,0 +1,73 @@
+"""Iterates collected along descent: which steps give one, and their running mean and variance.
+
+    mean_t = mean_{t-1} + (x_t - mean_{t-1}) / t
+    squares_t = squares_{t-1} + (x_t - mean_{t-1}) (x_t - mean_t)                                  (Welford 1962)
+
+No difference of large numbers is taken, as that of the mean square and the squared mean would be: weights far from zero
+keep their variance in single precision.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.tree import Params, tree_map
+from ..optim import Cyclic, Optimizer
+from .method import Method, Schedule
+
+
+class Moments(NamedTuple):
+    """Of the iterates so far."""
+
+    mean: Params
+    squares: Params  # sums of squared deviations from the mean
+
+    @staticmethod
+    def at(params: Params) -> Moments:
+        """Before the first iterate, which replaces whatever mean stands here."""
+        return Moments(params, tree_map(torch.zeros_like, params))
+
+    def add(self, params: Params, share: Tensor) -> Moments:
+        """With one more iterate, the t-th where share = 1/t; the same where it is 0."""
+        mean = toward(self.mean, params, share)
+        counts = (share > 0).to(next(iter(params.values())).dtype)
+        squares = {
+            n: self.squares[n] + counts * (x - self.mean[n]) * (x - mean[n]) for n, x in params.items()
+        }  # each term is at least 0: both differences have the sign of the first
+        return Moments(mean, squares)
+
+
+def toward(mean: Params, params: Params, share: Tensor) -> Params:
+    """The mean moved by a share of the way to params."""
+    return {n: m + share.to(m.dtype) * (params[n] - m) for n, m in mean.items()}
+
+
+def plan(iterates: int, every: int | None, batch_size: int | None, n: int, bank: int = 0) -> Schedule:
+    """As many steps as give so many iterates: one every so many steps, or one an epoch."""
+    batch = min(batch_size or n, n)
+    gap = -(-n // batch) if every is None else every
+    return Schedule(iterates * gap, None if batch == n else batch, bank)
+
+
+def share(step: Tensor, gap: int) -> Tensor:
+    """() float64: of the newest iterate in the mean, after the step of that clock: 1/t where it ends gap t, else 0."""
+    done = step + 1
+    return torch.where(done % gap == 0, 1.0 / (done // gap).clamp(min=1).double(), 0.0)
+
+
+def check_iterates(iterates: int, every: int | None, optimizer: Optimizer, base: Method | None) -> None:
+    """Refuses what makes no plan."""
+    if not (isinstance(iterates, int) and iterates >= 1):
+        raise ValueError(f"expected at least 1 iterate to average over, got {iterates!r}")
+    if every is not None and not (isinstance(every, int) and every >= 1):
+        raise ValueError(f"expected at least 1 step from one iterate to the next, or None for an epoch, got {every!r}")
+    if isinstance(optimizer.lr, Cyclic) and optimizer.lr.cycles != iterates:
+        raise ValueError(
+            f"expected a cycle for each iterate, so that each is collected where the step size is lowest, got "
+            f"{optimizer.lr.cycles} cycles and {iterates} iterates: give Cyclic(peak=..., cycles={iterates})"
+        )
+    if base is not None and not isinstance(base, Method):
+        raise TypeError(f"expected base as a recipe such as MAP(epochs=50), got {base!r}")

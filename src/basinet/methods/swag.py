@@ -1,0 +1,137 @@
+"""SWAG: a normal distribution fitted to the weights that descent visits after training.
+
+    q = N(mean, (Sigma_diag + Sigma_low) / 2),   Sigma_diag = diag of the variance of all T iterates,
+    Sigma_low = 1/(K - 1) sum_{last K} (theta_t - mean) (theta_t - mean)'                        (Maddox et al. 2019)
+
+The swing of stochastic descent around a mode takes the shape of the flat region there. Deviations are from the final
+mean. With K = T and iterates of covariance V the diagonal of q is that of V (1 - 1/(2T)) and the rest of q is V/2.
+Norm statistics are recomputed for each draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.lift import lift
+from ..core.noise import Noise
+from ..core.tree import Params, Point, concatenate, stack
+from ..data import Data
+from ..engine import Descent, GradientMethod, Info, Method, Schedule
+from ..engine.iterates import Moments, check_iterates, plan, share
+from ..engine.method import Entry
+from ..families import LowRank
+from ..optim import SGD, Optimizer
+from ..problem import Batch, Problem
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+FLOOR = 1e-30  # variances are clipped here, as published: a parameter that never moved still has a density
+
+
+@dataclass(frozen=True, kw_only=True)
+class SWAG(GradientMethod):
+    """A normal distribution, diagonal plus low rank, fitted to weights visited after training.
+
+    With `members=M` it is MultiSWAG. With `optimizer=SGD(lr=Cyclic(peak=..., cycles=...))`, as many cycles as
+    iterates, each iterate is the end of a cycle. `swag_of_checkpoints` makes the same of files.
+    """
+
+    norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
+    samples: ClassVar[int] = 30  # as published
+
+    base: Method | None = None  # the training that collecting follows; None: MAP(). Not run where start= is given
+    iterates: int = 40  # visited weights whose mean and variance are taken
+    rank: int = 20  # the last of them, whose deviations from the mean are the columns; 20 as published, at least 2
+    every: int | None = None  # steps from one iterate to the next; None: an epoch, as published
+    batch_size: int | None = 128  # examples a step; None: all
+    optimizer: Optimizer = SGD(lr=0.05, momentum=0.9)  # how a gradient becomes a step; as published for CIFAR-100
+
+    def __post_init__(self) -> None:
+        check_iterates(self.iterates, self.every, self.optimizer, self.base)
+        check_rank(self.rank, self.iterates, f"collect more, iterates={self.rank}")
+
+    def schedule(self, n: int) -> Schedule:
+        return plan(self.iterates, self.every, self.batch_size, n, bank=self.rank - 1)  # the last one is the state
+
+    def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
+        return Descent(point.params, point.buffers, self.optimizer.init(point.params), Moments.at(point.params))
+
+    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
+        info = super().loss(params, state, batch, problem, noise)
+        gap = self._gap(batch.total)  # what this step starts from is what the last gap ended with
+        among_last = (batch.step % gap == 0) & (batch.step // gap > self.iterates - self.rank)
+        return info._replace(keep=among_last, sample=state.params)
+
+    def absorb(self, state: Descent, batch: Batch) -> Descent:
+        moments = state.memory.add(state.params, share(batch.step, self._gap(batch.total)))
+        return Descent(state.params, state.buffers, state.moments, moments)
+
+    def point(self, state: Descent) -> Point:
+        return Point(state.memory.mean, state.buffers)
+
+    def finish(
+        self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> LowRank:
+        last = concatenate([samples, stack([state.params])])
+        return gaussian(state.memory, self.iterates, last, state.buffers)
+
+    def _gap(self, n: int) -> int:
+        return self.schedule(n).steps // self.iterates
+
+    @classmethod
+    def lineup(cls) -> Iterable[Entry]:
+        return (Entry("SWAG", cls(), 1), Entry("MultiSWAG", cls(), 10))
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        known, rate, every, count, members = bench.noisy(), 0.5, 5, 40, 400
+        still = cls(iterates=2, rank=2, every=1, optimizer=SGD(lr=0.0))  # where the base ended
+        start = bench.fit(still, known.problem, known.data)
+        recipe = cls(iterates=count, rank=count, every=every, optimizer=SGD(lr=rate))
+        family = bench.fit(recipe, known.problem, known.data, members, start=start).parts[0].family
+        eye = {"weight": torch.eye(len(known.mean), dtype=torch.float64)}
+        found = lift(lambda one: one.quad(eye))(family)  # (members, d, d)
+        error = found.std(0) / math.sqrt(members)
+        stationary = known.stationary(rate)
+        off = ~torch.eye(len(stationary), dtype=torch.bool)
+        z = ((found.mean(0) - (1 - 0.5 / count) * stationary) / error).diagonal()
+        says = "eta S / (h (2 - eta h)) (1 - 1/(2T)), stationary"
+        yield bench.close("variances on a quadratic, in standard errors", says, z, torch.zeros_like(z), 4.5)
+        z = ((found.mean(0) - 0.5 * stationary) / error)[off]
+        says = "half the stationary covariance"
+        yield bench.close("covariances on a quadratic, in standard errors", says, z, torch.zeros_like(z), 4.5)
+        centres = family.mean().params["weight"]  # stacked, (members, d)
+        z = (centres.mean(0) - known.mean) / (centres.std(0) / math.sqrt(members))
+        yield bench.close("mean on a quadratic, in standard errors", "mu", z, torch.zeros_like(z), 4.5)
+
+
+def gaussian(moments: Moments, count: int, last: Params, buffers: Params) -> LowRank:
+    """SWAG's distribution from the moments of `count` iterates and the last K of them, leaves (K, ...)."""
+
+    def half_variance(squares: Tensor) -> Tensor:
+        return 0.5 * (squares / count).clamp(min=FLOOR)
+
+    def column(n: str) -> Tensor:
+        return (last[n] - moments.mean[n]) / math.sqrt(2 * (len(last[n]) - 1))
+
+    mean = moments.mean
+    diagonal = {n: half_variance(moments.squares[n]) for n in mean}
+    return LowRank(mean, diagonal, {n: column(n) for n in mean}, buffers)
+
+
+def check_rank(rank: int, count: int, advice: str) -> None:
+    """Refuses a rank that so many iterates do not give; `advice` is what else to do than lower it."""
+    if not (isinstance(rank, int) and rank >= 2):
+        raise ValueError(
+            f"expected a rank of at least 2, the number of iterates whose deviations are kept, got {rank!r}"
+        )
+    if rank > count:
+        lower = f", or lower it, rank={count}" if count >= 2 else ""
+        raise ValueError(f"rank {rank} is more than the {count} iterates whose deviations it keeps: {advice}{lower}")
