@@ -1,4 +1,4 @@
-"""Gradients that the engine takes in one pass, with or without the prior in the graph, are those of each member alone."""
+"""Gradients that the engine takes in one pass, the prior in the graph or not, are those of each member alone."""
 
 from __future__ import annotations
 
