@@ -4,7 +4,8 @@
     python bench/training.py --device cuda --folder DIR the rows for a GPU (DIR holds mnist.npz and cifar10_train_a.npz)
 
 Both sides have the data on the device, the same network, batch size, optimiser (torch's default Adam in the loop) and
-precision. A row is the ratio of the time of an epoch of all members; the loop's time is that of one member times M.
+precision. A row is the ratio of the time of an epoch of all members, the best one on either side (where members run one
+after another, the mean of the whole run); the loop's time is that of one member times M.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ ROWS = {
         Row("MLP 64-200-200-10, digits, compiled", mlp_64, "digits", 10, 128, 30, 1 / 0.45, True),
         Row("MLP 64-200-200-10, 20,000 examples", mlp_64, "synthetic", 10, 128, 4, 1 / 0.50),
         Row("MLP 64-200-200-10, 20,000, compiled", mlp_64, "synthetic", 10, 128, 4, 1 / 0.50, True),
-        Row("CNN", small_cnn, "images", 5, 128, 5, 1 / 0.87),
+        Row("CNN", small_cnn, "images", 5, 128, 15, 1 / 0.87),
     ],
 }
 
@@ -131,8 +132,8 @@ def sync(device: str) -> None:
 
 def eager_loop(
     row: Row, train: bn.Data, test: bn.Data, device: str, autocast: torch.dtype | None, seed: int
-) -> tuple[float, float]:
-    """Seconds an epoch and test accuracy of ONE member in a plain loop."""
+) -> tuple[float, float, float]:
+    """Seconds of the best and of the mean epoch, and test accuracy, of ONE member in a plain loop."""
     torch.manual_seed(seed)
     net = row.net().to(device).train()
     x, y = train.inputs.to(device), train.targets.to(device)
@@ -161,7 +162,8 @@ def eager_loop(
     net.eval()
     with torch.no_grad():
         found = [net(part.to(device)).argmax(-1).cpu() for part in test.inputs.split(1000)]
-    return min(times[1:] or times), float((torch.cat(found) == test.targets).float().mean())
+    accuracy = float((torch.cat(found) == test.targets).float().mean())
+    return min(times[1:] or times), sum(times) / len(times), accuracy
 
 
 def plain_crop_flip(x: torch.Tensor) -> torch.Tensor:
@@ -219,6 +221,7 @@ def through_basinet(
     right = (predictive.log_probs[:, 0].argmax(-1).cpu() == test.targets).float().mean(-1)
     return {
         "epoch": min(epochs),
+        "looped": looped,
         "total": total,
         "accuracy": float(right.mean()),
         "accuracy_sd": float(right.std()) if len(right) > 1 else 0.0,
@@ -243,9 +246,10 @@ def main() -> None:
         if options.rows not in f"{row.name} {row.members}":
             continue
         train, test = load(row.data, options.folder)
+        eager = [eager_loop(row, train, test, device, autocast, seed=0)]  # before and after: a process gets faster
         ours = through_basinet(row, train, test, device, autocast, options.strategy)
-        eager = [eager_loop(row, train, test, device, autocast, seed) for seed in range(options.seeds)]
-        one = min(e[0] for e in eager)
+        eager += [eager_loop(row, train, test, device, autocast, seed) for seed in range(1, options.seeds)]
+        one = sum(e[1] for e in eager) / len(eager) if ours["looped"] else min(e[0] for e in eager)
         faster = one * row.members / ours["epoch"]
         record = {
             "bench": "training",
@@ -264,7 +268,7 @@ def main() -> None:
             "met": row.target is None or faster >= row.target,
             "accuracy": ours["accuracy"],
             "accuracy_sd": ours["accuracy_sd"],
-            "eager_accuracy": [e[1] for e in eager],
+            "eager_accuracy": [e[2] for e in eager],
             "said": ours["said"],
             "basinet_total_seconds": ours["total"],
             "versions": {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -274,7 +278,7 @@ def main() -> None:
             record["matmul_rate"] = matmul_rate()
             record["share_of_matmul_rate"] = row.members * flops(row, train) / step / record["matmul_rate"]
         target = "" if row.target is None else f" (target {row.target:.3g}x)"
-        theirs = sum(e[1] for e in eager) / len(eager)
+        theirs = sum(e[2] for e in eager) / len(eager)
         print(f"{row.name:36} M={row.members:<5} {faster:7.2f}x the eager loop{target}; ", end="")
         print(
             f"{ours['epoch'] / one:.3f} of one eager member's epoch; accuracy {ours['accuracy']:.4f}, loop {theirs:.4f}"

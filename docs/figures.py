@@ -104,7 +104,39 @@ def pep() -> None:
     plt.close()
 
 
+def cost() -> None:
+    """Time and memory against members, parameters and examples, from the committed records."""
+    lines = (HERE.parent / "results" / "bench-scaling.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    _, axes = plt.subplots(2, 3, figsize=(9, 5), sharex="col")
+    curves = (
+        ("members", "members", "members"),
+        ("hidden", "parameters", "parameters a member"),
+        ("rows", "rows", "examples"),
+    )
+    for (time, memory), (curve, field, label) in zip(axes.T, curves):
+        of = [r for r in records if r["curve"] == curve]
+        x = [r[field] for r in of]
+        time.loglog(x, [1e3 * r["seconds_a_step"] for r in of], "o-", color=BLUE, label="a step of all members")
+        if curve == "members":
+            one = 1e3 * of[0]["seconds_a_step"]
+            time.loglog(x, [one * m for m in x], color=GREY, ls="--", lw=1, label="one step times members")
+        time.legend(frameon=False, fontsize=8)
+        memory.loglog(x, [r["bytes"] / 2**20 for r in of], "o-", color=ORANGE, label="held while training")
+        memory.loglog(
+            x, [r["foretold_bytes"] / 2**20 for r in of], color=GREY, ls="--", lw=1, label="foretold for members"
+        )
+        memory.set_xlabel(label)
+    axes[0, 0].set_ylabel("ms")
+    axes[1, 0].set_ylabel("MiB")
+    axes[1, 0].legend(frameon=False, fontsize=8)
+    plt.tight_layout()
+    plt.savefig(HERE / "cost.png")
+    plt.close()
+
+
 if __name__ == "__main__":
     gaps()
     size()
     pep()
+    cost()

@@ -26,6 +26,7 @@ from .progress import Progress
 from .sweep import Apart, Together
 from .workers import Crew, Job, Line, Train, cores, how_to_start, refuse_while_importing
 
+IDLE = 0.1  # where processes of one thread each would wait longer than so, members had better share all threads
 SHORT = {"fork": 2.0, "spawn": 60.0}  # seconds of training below which starting processes does not pay
 
 
@@ -250,8 +251,11 @@ class _Works:
             longer = SHORT[how_to_start(engine.place)]
             pays = self.seconds * self.run_.schedule.steps * max(1.0, members / max(fits, 1)) > longer
             if engine.place.type == "cpu":
-                pays = pays and plan.strategy == "loop"
                 most = min(most, cores())
+                idle = 1 - members / (
+                    most * -(-members // most)
+                )  # share of the processes that the last round leaves idle
+                pays = pays and plan.strategy == "loop" and idle < IDLE
             count = most if pays else 1
         if engine.place.type == "cpu":
             most = min(most, max(1, fits))
