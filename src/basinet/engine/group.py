@@ -19,7 +19,7 @@ from ..problem import Batch, Problem
 from .checkpoint import Checkpoints, group_name
 from .interrupt import Interrupt
 from .kernels import Kernel
-from .method import Method, Schedule, name_of, patience_of
+from .method import Finished, Method, Schedule, name_of, patience_of
 from .progress import Progress
 from .sweep import Together
 
@@ -55,7 +55,7 @@ class Trained(NamedTuple):
 
     position: int  # in the list of members asked for
     family: Family | None  # None: it diverged at every attempt
-    curves: dict[str, list[float]]  # step, loss, val_nll with validation data; seconds it took
+    curves: dict[str, list[float]]  # step, loss, val_nll with validation data; what `finish` tells; seconds it took
 
 
 class Slot:
@@ -127,8 +127,9 @@ def finish_only(run: Run, slot: Slot) -> Trained:
     began = time.perf_counter()
     noise = Noise(slot.key())
     state = run.method.init(slot.point(0), run.problem, noise.split("init"))
-    family = _finish(run, slot, state, None)
-    return Trained(slot.position, family, {"step": [], "loss": [], "seconds": [time.perf_counter() - began]})
+    family, curves = _finish(run, slot, state, None)
+    seconds = {"seconds": [time.perf_counter() - began]}
+    return Trained(slot.position, family, {"step": [], "loss": []} | curves | seconds)
 
 
 class _Group:
@@ -270,9 +271,9 @@ class _Group:
         slot = self.slots[j]
         slot.finished = True
         began = time.perf_counter()
-        family = _finish(self.run, slot, state, self.kernel.bank.of(j))
+        family, curves = _finish(self.run, slot, state, self.kernel.bank.of(j))
         seconds = self.spent / len(self.slots) + time.perf_counter() - began
-        return Trained(slot.position, family, slot.curves | {"seconds": [seconds]})
+        return Trained(slot.position, family, slot.curves | curves | {"seconds": [seconds]})
 
     def _restart(self, j: int) -> Trained | None:
         slot, run = self.slots[j], self.run
@@ -323,10 +324,11 @@ class _Group:
         return torch.stack([function(take(states, j), *arguments) for j in range(g)])
 
 
-def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Family:
+def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
     own: Any = None if run.data is None else run.data.member(slot.member.k)  # a stream says what it has not
     val: Any = run.val
-    return run.method.finish(state, samples, run.problem, own, val, Noise(slot.key()).split("finish"))
+    made = run.method.finish(state, samples, run.problem, own, val, Noise(slot.key()).split("finish"))
+    return made if isinstance(made, Finished) else Finished(made, {})
 
 
 def segment(schedule: Schedule, data: Data | Stream | None) -> int:

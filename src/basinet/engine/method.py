@@ -58,6 +58,13 @@ class Info(NamedTuple):
     extra: dict[str, Tensor] = {}  # noqa: RUF012  # anything a person may want to see; never written to
 
 
+class Finished(NamedTuple):
+    """What `finish` may return in place of a family alone: with what it found out on the way."""
+
+    family: Family
+    curves: dict[str, list[float]]  # numbers by name: in `posterior.info["curves"]`, a row a member, and in pools
+
+
 class Entry(NamedTuple):
     """A row of `basinet compare`."""
 
@@ -106,7 +113,7 @@ class Method(Recipe, kind="method"):
     @abstractmethod
     def finish(
         self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
-    ) -> Family:
+    ) -> Family | Finished:
         """The posterior of one member; `samples` are the kept ones, leaves (K, ...), None where the bank is empty."""
 
     @classmethod

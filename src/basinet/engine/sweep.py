@@ -19,7 +19,7 @@ from ..core.tree import Params, Point, leaves
 from ..data import Data
 from ..families import Family
 from ..problem import Batch, Problem
-from .method import Info, Method, Schedule, name_of, patience_of
+from .method import Finished, Info, Method, Schedule, name_of, patience_of
 
 
 class Apart(Exception):
@@ -100,7 +100,7 @@ class Together(Method, kind="method"):
 
     def finish(
         self, state: Carried, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
-    ) -> Family:
+    ) -> Family | Finished:
         own = self.recipes[int(state.which)]
         return own.finish(state.state, samples, own.adapt(self.problem), data, val, noise)
 
