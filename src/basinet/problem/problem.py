@@ -119,6 +119,11 @@ class Problem:
             return (energy + prior) / self.temperature, buffers
         return energy / self.temperature + prior, buffers
 
+    @property
+    def shares(self) -> tuple[float, float]:
+        """What the log likelihood and the log prior are multiplied by in -U: 1 / T and 1 / T_prior."""
+        return 1 / self.temperature, 1 / self.temperature if self.temper == "posterior" else 1.0
+
     def scale(self, total: int) -> float:
         """N / T, what the potential is divided by to read as a loss per example whatever N and T are."""
         return total / self.temperature
