@@ -23,7 +23,7 @@ from .core.noise import Noise
 from .core.tree import leaves, ravel, stack, take, tree_map
 from .data import Data
 from .engine import Engine, Method
-from .families import Diagonal, Family
+from .families import Diagonal, Family, Full
 from .fit import fit
 from .pool import decode, encode
 from .posterior import Posterior
@@ -146,15 +146,14 @@ def family_checks(family: Family) -> Iterator[Check]:
 
 
 def _density_checks(name: str, family: Family) -> Iterator[Check]:
-    """E_q[exp(log r - log q)] = 1 for a normal r inside q's support, so log_prob must integrate to one."""
+    """E_q[exp(log r - log q)] = 1 for a normal r inside q's support, so log_prob must integrate to one. r has the mean
+    of q and half its covariance, over the params that are random."""
     count = 20_000
     params = lift(lambda key: family.sample(Noise(key)).params)(Noise.seed(4).spread(count).key)
-    narrow = Diagonal(
-        tree_map(lambda x: x.mean(0), params),
-        tree_map(lambda x: 0.7 * x.std(0).clamp(min=1e-12), params),
-        family.mean().buffers,
-    )
-    ratio = (lift(narrow.log_prob)(params).double() - lift(family.log_prob)(params).double()).exp()
+    moving = {n: x for n, x in params.items() if bool((x != x[0]).any())}
+    factor = torch.linalg.cholesky(0.5 * torch.atleast_2d(torch.cov(ravel(moving, 1).double().T)))
+    narrow = Full({n: x.double().mean(0) for n, x in moving.items()}, factor, {})
+    ratio = (lift(narrow.log_prob)(moving).double() - lift(family.log_prob)(params).double()).exp()
     error = abs(float(ratio.mean()) - 1) / (float(ratio.std()) / count**0.5 + 1e-12)
     yield Check(name, "density integrates to one", "E_q[r/q] = 1, in standard errors", error, 4.5)
 

@@ -2,8 +2,12 @@
 
 from .delta import Delta
 from .diagonal import Diagonal
+from .eigen import Eigen
 from .empirical import Empirical
 from .family import Family, family
+from .full import Full
+from .kronecker import Kronecker
 from .mixture import Mixture
+from .partial import Partial
 
-__all__ = ["Delta", "Diagonal", "Empirical", "Family", "Mixture", "family"]
+__all__ = ["Delta", "Diagonal", "Eigen", "Empirical", "Family", "Full", "Kronecker", "Mixture", "Partial", "family"]

@@ -25,6 +25,13 @@ class Delta(Family):
     def log_prob(self, params: Params) -> Tensor:
         raise no_density("Delta")
 
+    def quad(self, jacobian: Params) -> Tensor:
+        first = next(iter(jacobian.values()))
+        return first.new_zeros(len(first), len(first))
+
+    def scaled(self, factor: float | Tensor) -> Delta:
+        return self
+
     def draw(self, noise: Noise, s: int | Tensor) -> Point:
         return Point(self.params, self.buffers)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.noise import Noise
 from ..core.tree import Params, Point
-from .family import Family, family
+from .family import Family, family, root_of
 
 
 @family
@@ -35,7 +35,10 @@ class Diagonal(Family):
         return torch.stack(terms).sum()
 
     def quad(self, jacobian: Params) -> Tensor:
-        """J Sigma J' for a Jacobian given per parameter, leaves (outputs, *shape): (outputs, outputs)."""
         rows = [(jacobian[n] * self.scale[n]).reshape(len(jacobian[n]), -1) for n in self.centre]
         joined = torch.cat(rows, 1)
         return joined @ joined.T
+
+    def scaled(self, factor: float | Tensor) -> Diagonal:
+        scale = {n: s * root_of(factor, s) for n, s in self.scale.items()}
+        return Diagonal(self.centre, scale, self.buffers)

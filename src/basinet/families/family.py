@@ -7,6 +7,7 @@ their fields.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, dataclass_transform
@@ -37,6 +38,15 @@ class Family(Saved, kind="family"):
     @abstractmethod
     def log_prob(self, params: Params) -> Tensor:
         """The log density at params; an error where there is no density."""
+
+    def quad(self, jacobian: Params) -> Tensor:
+        """J Sigma J' for a Jacobian given per parameter, leaves (outputs, *shape): (outputs, outputs). For Gaussian
+        families, a point included; names that the family does not have are left out."""
+        raise not_gaussian(self)
+
+    def scaled(self, factor: float | Tensor) -> Family:
+        """The same with its covariance times a factor. For Gaussian families, a point included."""
+        raise not_gaussian(self)
 
     def draw(self, noise: Noise, s: int | Tensor) -> Point:
         """The s-th of a sequence of draws; stratified where the family has finitely many points."""
@@ -79,6 +89,21 @@ def family(cls: F) -> F:
         serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
     )
     return cls
+
+
+def not_gaussian(made: Family) -> ValueError:
+    """The error of families that have no one covariance."""
+    return ValueError(
+        f"{type(made).__name__} is not Gaussian: a covariance to linearise with or to scale is what Diagonal, "
+        "Kronecker, Eigen, Full, and Partial of those have"
+    )
+
+
+def root_of(factor: float | Tensor, like: Tensor) -> Tensor:
+    """The square root of a covariance scale, in the dtype and on the device of a tensor."""
+    if not isinstance(factor, Tensor) and not 0 <= factor < math.inf:
+        raise ValueError(f"expected a finite covariance scale of at least 0, got {factor}")
+    return torch.as_tensor(factor, dtype=like.dtype, device=like.device).sqrt()
 
 
 def no_density(name: str) -> ValueError:
