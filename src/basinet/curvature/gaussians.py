@@ -6,6 +6,7 @@ family that the posterior is. A precision that is not positive is raised by at m
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +30,12 @@ class Curved(ABC):
         """Of D^-1/2 H D^-1/2 with D = diag(prior), those that are not zero; by tensor where tensors are independent,
         else under ''."""
 
+    def volume(self, share: float, prior: Prior) -> float:
+        """log det(share H + D) - log det D."""
+        return math.fsum(float(torch.log1p(share * e).sum()) for e in self.eigenvalues(prior).values())
+
     @abstractmethod
-    def posterior(self, centre: Params, share: float, prior: Prior) -> Family:
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> Family:
         """N(centre, (share H + diag(prior))^-1)."""
 
 
@@ -43,10 +48,10 @@ class CurvedDiagonal(Curved):
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
         return {n: h.flatten() / prior[n] for n, h in self.found.values.items()}
 
-    def posterior(self, centre: Params, share: float, prior: Prior) -> Diagonal:
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> Diagonal:
         h = self.found.values
         scale = {n: _positive(share * h[n] + prior[n], n).rsqrt().to(c) for n, c in centre.items()}
-        return Diagonal(centre, scale, {})
+        return Diagonal(centre, scale, buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +83,10 @@ class CurvedKronecker(Curved):
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
         return {n: v.flatten() / prior[n] for n, v in self.values.items()}
 
-    def posterior(self, centre: Params, share: float, prior: Prior) -> Kronecker:
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> Kronecker:
         variance = {n: _positive(share * self.values[n] + prior[n], n).reciprocal().to(c) for n, c in centre.items()}
         left, right = ({n: x.to(centre[n]) for n, x in side.items()} for side in (self.left, self.right))
-        return Kronecker(centre, left, right, variance, {})
+        return Kronecker(centre, left, right, variance, buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +100,21 @@ class CurvedFull(Curved):
         root = self._spread(prior).rsqrt()
         return {"": torch.linalg.eigvalsh(root.unsqueeze(1) * self.found.values * root)}
 
-    def posterior(self, centre: Params, share: float, prior: Prior) -> Full:
+    def volume(self, share: float, prior: Prior) -> float:
+        """By one Cholesky factor, which takes a tenth of the time of eigenvalues."""
+        factor = self._factor(share, prior)
+        return -2 * float(factor.diagonal().log().sum()) - float(self._spread(prior).log().sum())
+
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> Full:
+        return Full(centre, self._factor(share, prior).to(next(iter(centre.values()))), buffers)
+
+    def _factor(self, share: float, prior: Prior) -> Tensor:
         precision = share * self.found.values
         precision.diagonal().add_(self._spread(prior))
-        return Full(centre, _inverse_factor(precision, ", ".join(centre)).to(next(iter(centre.values()))), {})
+        return _inverse_factor(precision, ", ".join(self.params))
 
     def _spread(self, prior: Prior) -> Tensor:
-        each = [torch.full((x.numel(),), prior[n]).to(self.found.values) for n, x in self.params.items()]
+        each = [self.found.values.new_full((x.numel(),), prior[n]) for n, x in self.params.items()]
         return torch.cat(each)
 
 
@@ -114,11 +127,11 @@ class CurvedLowRank(Curved):
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
         return {"": self.found.values / self._one(prior)}
 
-    def posterior(self, centre: Params, share: float, prior: Prior) -> Eigen:
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> Eigen:
         like, rest = next(iter(centre.values())), self._one(prior)
         basis = {n: x.to(like) for n, x in self.found.basis.items()}
         variance = (share * self.found.values + rest).reciprocal()
-        return Eigen(centre, basis, variance.to(like), torch.full((), rest).to(like), {})
+        return Eigen(centre, basis, variance.to(like), like.new_full((), rest), buffers)
 
     def _one(self, prior: Prior) -> float:
         if len(set(prior.values())) > 1:
@@ -167,8 +180,8 @@ def _inverse_factor(precision: Tensor, name: str) -> Tensor:
 def _not_positive(name: str, least: float, largest: float) -> ValueError:
     return ValueError(
         f"the posterior precision of {name} is not positive definite: its least eigenvalue is {least:.3g}, the largest "
-        f"{largest:.3g}, and at most {JITTER:g} of that is put right. Take curvature='ggn', train longer, or a narrower "
-        "prior"
+        f"{largest:.3g}, and at most {JITTER:g} of that is put right. Take curvature='ggn', train longer, or take a "
+        "narrower prior"
     )
 
 

@@ -151,7 +151,9 @@ class Chunk:
         calls = [tap.output for layer in self.layers for tap in layer.taps]
         along = self.root.column(k).reshape(self._outputs.shape)
         found = list(
-            torch.autograd.grad(self._outputs, calls, along, retain_graph=True, allow_unused=True, materialize_grads=True)
+            torch.autograd.grad(
+                self._outputs, calls, along, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
         )
         made = []
         for layer in self.layers:
@@ -238,7 +240,7 @@ def _follow(passes: Passes, inputs: Any) -> Followed:
             raise ValueError(f"{n} is the weight of one layer and the bias of another: take another where=")
     others = tuple(n for n in free if n not in covered)
     last = layers[-1] if layers else None
-    alone = last is not None and len(last.taps) == 1 and last.dense and last.taps[0].output is outputs
+    alone = last is not None and len(last.taps) == 1 and last.dense and last.taps[0].handed is outputs
     head = (last.weight, last.bias) if last is not None and alone and outputs.dim() == 2 else None
     return Followed(frozenset(followed), others, head if head in followed else None)
 
@@ -263,7 +265,9 @@ def _in_a_loop(passes: Passes, free: Params, inputs: Any, along: Tensor) -> Para
         row = take(inputs, slice(b, b + 1))
         outputs = passes.problem.outputs(passes.point.params | leaves, passes.point.buffers, row)[0].flatten()
         grads = [
-            torch.autograd.grad(outputs, list(leaves.values()), v, retain_graph=True, allow_unused=True, materialize_grads=True)
+            torch.autograd.grad(
+                outputs, list(leaves.values()), v, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
             for v in along[b]
         ]
         made.append({n: torch.stack([g[i] for g in grads]) for i, n in enumerate(leaves)})

@@ -158,7 +158,9 @@ def exact(likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Ten
     return Matrix(_weighted(likelihood.hessian(outputs, targets, learned), outputs, targets, weights))
 
 
-def empirical(likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Tensor | None, learned: Params) -> Root:
+def empirical(
+    likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Tensor | None, learned: Params
+) -> Root:
     """The gradient of each example's own target as the one column."""
     return Factor(_gradient(likelihood, outputs, targets, weights, learned).unsqueeze(-1))
 

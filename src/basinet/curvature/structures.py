@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.lift import lift
-from ..core.tree import Params, ravel, tree_map, unravel
+from ..core.tree import Params, ravel, unravel
 from .passes import ELEMENTS, Chunk, Pass, Passes
 from .taps import Layer
 
@@ -102,7 +103,7 @@ def kronecker(passes: Passes) -> Factors:
                 count[layer.weight] = count.get(layer.weight, 0.0) + places
         if chunk.head is not None:
             gram = chunk.root.gram()
-            _add(left, {n: gram for n in chunk.head.names})
+            _add(left, dict.fromkeys(chunk.head.names, gram))
         if chunk.layers:
             inputs = [None if layer.dense else layer.inputs() for layer in chunk.layers]
             for k in range(chunk.root.columns):
@@ -192,7 +193,8 @@ def _products(passes: Passes, vectors: Tensor, params: Params) -> tuple[Tensor, 
             return ravel(back(chunk.root.apply(forward))[0])
 
         try:
-            made += lift(product)(vectors)
+            with sdpa_kernel(SDPBackend.MATH):
+                made += lift(product)(vectors)
         except NotImplementedError as error:
             raise ValueError(
                 f"low-rank curvature needs forward-mode derivatives, which a layer of this network has not ({error}): "
@@ -221,12 +223,13 @@ def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
     layers = chunk.layers if chunk.head is None else [*chunk.layers, chunk.head]
     if chunk.others or len(layers) != 1 or not layers[0].dense or layers[0].weight is None:
         return None
-    if layers[0] is chunk.head:
-        return layers[0], chunk.root.matrices()
-    if layers[0].inputs().shape[1] != 1:
+    layer: Layer = layers[0]
+    if layer is chunk.head:
+        return layer, chunk.root.matrices()
+    if layer.inputs().shape[1] != 1:
         return None
     g = torch.stack([chunk.gradients(k)[0][:, 0, 0] for k in range(chunk.root.columns)], 1)  # (B, K, o)
-    return layers[0], g.mT @ g
+    return layer, g.mT @ g
 
 
 def _add_linear(made: Tensor, layer: Layer, h: Tensor, params: Params) -> Tensor:

@@ -29,6 +29,7 @@ class Tap:
     kind: str  # "matrix": z_t = W a_t + b; "scale": z_t = w * a_t + b, elementwise
     read: Callable[[], Tensor]  # a, (B, T, groups, i); of a scale (B, T, 1, C)
     output: Tensor  # z, with its graph
+    handed: Tensor  # the copy of it that the network goes on with, and may write into
     groups: int  # of a convolution; 1 for other layers
     channels_last: bool  # whether z is (B, ..., o) or (B, o, ...)
 
@@ -92,12 +93,16 @@ class Taps(TorchFunctionMode):
         noted = _LAYERS.get(func)
         return func(*args, **(kwargs or {})) if noted is None else noted(self, *args, **(kwargs or {}))
 
-    def note(self, kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, made: Tensor, **how: Any) -> Tensor:
+    def note(
+        self, kind: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, made: Tensor, **how: Any
+    ) -> Tensor:
         """Keeps a call, where its parameters are asked for and its examples are in front."""
         names = [None if p is None else self.names.get(id(p)) for p in (weight, bias)]
         if any(names) and x.dim() > 1 and x.shape[0] == self.examples:
             how = {"groups": 1, "channels_last": False} | how
-            self.found.append(Tap(names[0], names[1], kind, output=made, **how))
+            handed = made.clone()
+            self.found.append(Tap(names[0], names[1], kind, output=made, handed=handed, **how))
+            return handed
         return made
 
     def layers(self) -> list[Layer]:
@@ -137,7 +142,7 @@ def _convolution(dims: int, function: Callable[..., Tensor]) -> Callable[..., Te
         a, kernel = input.detach(), weight.shape[2:]
 
         def read() -> Tensor:
-            patches = _patches(a, kernel, *(_each(x, dims) for x in (stride, dilation)), padding)  # (B, i k, T)
+            patches = _patches(a, kernel, _each(stride, dims), _each(dilation, dims), padding)  # (B, i k, T)
             return patches.mT.unflatten(-1, (groups, -1))
 
         return taps.note("matrix", input, weight, bias, made, groups=groups, read=read)
