@@ -178,29 +178,24 @@ def low_rank(passes: Passes, rank: int, sweeps: int = 30, tolerance: float = 1e-
 
 def _products(passes: Passes, vectors: Tensor, params: Params) -> tuple[Tensor, Pass]:
     """The matrix times vectors (K, P)."""
-    point, problem = passes.point, passes.problem
     made = torch.zeros(vectors.shape, dtype=WIDE, device=vectors.device)
     run = passes.run()
     for chunk in run:
-
-        def outputs(some: Params, inputs=chunk.piece.inputs) -> Tensor:  # type: ignore[no-untyped-def]
-            return problem.outputs(point.params | some, point.buffers, inputs)[0].flatten(1)
-
-        back = torch.func.vjp(outputs, params)[1]
-
-        def product(v: Tensor, chunk: Chunk = chunk, outputs=outputs, back=back) -> Tensor:  # type: ignore[no-untyped-def]
-            forward = torch.func.jvp(outputs, (params,), (unravel(v, params),))[1]
-            return ravel(back(chunk.root.apply(forward))[0])
-
-        try:
-            with sdpa_kernel(SDPBackend.MATH):
-                made += lift(product)(vectors)
-        except NotImplementedError as error:
-            raise ValueError(
-                f"low-rank curvature needs forward-mode derivatives, which a layer of this network has not ({error}): "
-                "take structure='kronecker' or 'diagonal', or a where= without it"
-            ) from error
+        made += _batch_products(passes, chunk, vectors, params)
     return made * run.scale, run
+
+
+def _batch_products(passes: Passes, chunk: Chunk, vectors: Tensor, params: Params) -> Tensor:
+    """J' H J v. What pulls back, u -> J' u, is linear in u, so that pulling back through it gives J v."""
+
+    def outputs(some: Params) -> Tensor:
+        point = passes.point
+        return passes.problem.outputs(point.params | some, point.buffers, chunk.piece.inputs)[0].flatten(1)
+
+    with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no second derivatives
+        back = torch.func.vjp(outputs, params)[1]
+        push = torch.func.vjp(lambda u: back(u)[0], torch.zeros_like(chunk.outputs.flatten(1)))[1]
+        return lift(lambda v: ravel(back(chunk.root.apply(push(unravel(v, params))[0]))[0]))(vectors)
 
 
 def _of_head(chunk: Chunk, head: Layer, bases: tuple[Params, Params]) -> Params:
