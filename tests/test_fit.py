@@ -533,8 +533,8 @@ def test_inputs_that_cannot_be_predicted_are_refused(six, inputs, message):
 
 
 def test_an_unknown_way_to_predict_is_refused(six):
-    with pytest.raises(ValueError, match="expected via='sample', got 'probit'"):
-        six.predict(DATA.inputs, via="probit")
+    with pytest.raises(ValueError, match="expected via as one of sample, linear, probit, bridge, got 'normal'"):
+        six.predict(DATA.inputs, via="normal")
 
 
 def test_bytes_are_those_of_the_members(six):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -91,7 +92,7 @@ COLUMNS: dict[str, tuple[tuple[str, Callable[[dict[str, float]], float], str], .
         ("Brier", lambda s: s["brier"], ".4f"),
         ("ECE", lambda s: s["ece"], ".4f"),
         ("accuracy", lambda s: s["accuracy"], ".2%"),
-        ("epistemic", lambda s: s["epistemic"] / max(s["entropy"], 1e-12), ".1%"),
+        ("epistemic", lambda s: s.get("epistemic", math.nan) / max(s["entropy"], 1e-12), ".1%"),
     ),
     "real": (
         ("NLL", lambda s: s["nll"], ".4f"),
@@ -116,6 +117,8 @@ def table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
 
 def _short(value: float, style: str) -> str:
     """A number in its column's style; in digits that count where units make it large or small."""
+    if math.isnan(value):
+        return "-"
     plain = style != ".4f" or value == 0 or 1e-3 <= abs(value) < 1e3
     return format(value, style if plain else ".4g" if abs(value) < 1 else ",.6g")
 

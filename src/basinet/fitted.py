@@ -89,7 +89,7 @@ class Fitted:
         Rows are predicted in chunks, so that memory does not grow with members and samples.
         """
         inputs = self.encoder.inputs(table)
-        draws = sum(len(d) * d.samples for d in self.posterior.draws(samples, seed))
+        draws = sum(len(p) * p.draws.samples for p in self.posterior.predictors(samples, seed=seed))
         step = max(1, BUDGET // (40 * draws * self.encoder.target.outputs))  # doubles, five of them at a time
         parts = [
             self.encoder.predictions(self.posterior.predict(rows, samples, seed=seed), level)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,9 @@ from .core.noise import Noise
 from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
 from .data import Stream
 from .engine import Member, Method
+from .engine.method import via_of
 from .families import Delta, Family, Mixture
-from .predict import Draws, Predictive, forward, make_predictive
+from .predict import Draws, Outputs, Predictive, Predictor, Via, assembled, default_via
 from .problem import Problem
 
 
@@ -60,6 +61,11 @@ class Part:
         keys = root.split(seeds).split(numbers).key
         count = asked if points is None else min(asked, points)
         return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs)
+
+    def predictor(self, samples: int | None, via: Via | None, seed: int, keep: bool = False) -> Predictor:
+        """These members as they predict; the recipe says how, where `via` does not."""
+        chosen = via or default_via(via_of(self.recipe), self.problem.likelihood)
+        return Predictor(self.draws(samples, seed), chosen, keep)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,40 +143,32 @@ class Posterior:
         inputs: Any,
         samples: int | None = None,
         *,
-        via: Literal["sample"] | None = None,
+        via: Via | None = None,
         batch_size: int | None = None,
         seed: int = 0,
     ) -> Predictive:
         """Outputs of all members on the inputs, on axes (M, S, B, *event), and what follows from them.
 
         `samples` are per member (default: all points of a finite family, else what the recipe says); more than a
-        family has points are not drawn. `batch_size` inputs go through the network at a time. For many inputs or
-        members, `bn.score(posterior, data)` scores without holding all outputs.
+        family has points are not drawn. `via` says how members predict (default: what their recipe says):
+        "sample" the network at draws; "linear" its linear function around the mean of a Gaussian family, in closed
+        form under Gaussian noise and at draws otherwise; "probit" and "bridge" the probabilities of that function in
+        closed form, for classes, which leaves no samples to tell aleatoric from within. `batch_size` inputs go
+        through the network at a time. For many inputs or members, `bn.score(posterior, data)` scores without holding
+        all outputs.
         """
-        if via not in (None, "sample"):
-            raise ValueError(f"expected via='sample', got {via!r}")
-        made = [(d, *forward(d, self._inputs(inputs), None, batch_size)) for d in self.draws(samples, seed)]
-        return self.assemble(made)
+        rows = self._inputs(inputs)
+        return self.assemble([predictor(rows, batch_size) for predictor in self.predictors(samples, via, seed)])
 
-    def draws(self, samples: int | None = None, seed: int = 0) -> list[Draws]:
-        """The draws of each part."""
-        return [part.draws(samples, seed) for part in self.parts]
+    def predictors(
+        self, samples: int | None = None, via: Via | None = None, seed: int = 0, keep: bool = False
+    ) -> list[Predictor]:
+        """The members of each part, as they predict; `keep` holds what several calls need."""
+        return [part.predictor(samples, via, seed, keep) for part in self.parts]
 
-    def assemble(self, made: Sequence[tuple[Draws, Tensor, Params]]) -> Predictive:
-        """One predictive from the outputs of the parts. Parts with fewer samples are padded with samples of no
-        weight."""
-        likelihood = self.problem.likelihood
-        if len(made) == 1 and self.weights is None:
-            _, outputs, learned = made[0]
-            return make_predictive(outputs, likelihood, learned)
-        longest = max(d.samples for d, _, _ in made)
-        outputs = torch.cat([_pad(o, longest) for _, o, _ in made])
-        names = made[0][2]
-        learned = {n: torch.cat([_pad(part[n], longest) for _, _, part in made]) for n in names}
-        share = [torch.arange(longest) < d.samples for d, _, _ in made for _ in range(len(d))]
-        counts = torch.tensor([d.samples for d, _, _ in made for _ in range(len(d))])
-        weights = torch.stack(share).double() * (self._mass().cpu() / counts)[:, None]
-        return make_predictive(outputs, likelihood, learned, weights.to(outputs))
+    def assemble(self, made: Sequence[Outputs]) -> Predictive:
+        """One predictive from what the parts give."""
+        return assembled(list(made), self.problem.likelihood, None if self.weights is None else self._mass())
 
     def sample(self, n: int, seed: int = 0) -> Params:
         """`n` draws of the params from each member, leaves (M, n, ...)."""
@@ -286,11 +284,6 @@ def _joined(parts: list[Part]) -> tuple[Part, ...]:
         else:
             joined.append(part)
     return tuple(joined)
-
-
-def _pad(x: Tensor, samples: int) -> Tensor:
-    missing = samples - x.shape[1]
-    return x if missing == 0 else torch.cat([x, x[:, :1].expand(-1, missing, *x.shape[2:])], 1)
 
 
 def _signed(seed: int) -> int:

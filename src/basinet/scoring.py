@@ -15,7 +15,7 @@ from .core.noise import Noise
 from .core.tree import take, tree_map
 from .data import Data, Piece, Stream, some
 from .posterior import Posterior
-from .predict import ClassPredictive, LabelPredictive, NumberPredictive, Predictive, crps, forward
+from .predict import ClassPredictive, LabelPredictive, NumberPredictive, Predictive, Via, crps
 from .problem.likelihoods import ClassLikelihood, Likelihood
 
 BUDGET = 512 * 2**20  # bytes that outputs and what is computed from them may take while streaming
@@ -29,6 +29,7 @@ def score(
     *,
     bins: int = BINS,
     samples: int | None = None,
+    via: Via | None = None,
     seed: int = 0,
 ) -> dict[str, float]:
     """Scores of predictions against the truth, lower is better but for accuracy and coverage.
@@ -40,15 +41,17 @@ def score(
     its parts.
 
     Given a posterior and data, or a stream, of which one pass is scored, inputs are predicted in chunks, so that memory
-    does not grow with their number; `samples` and `seed` are those of `predict`. Examples and elements of weight zero
-    in the data are left out; other weights do not matter here.
+    does not grow with their number; `samples`, `via` and `seed` are those of `predict`. Predictions without samples
+    (via "probit" and "bridge") have the entropy and its part between members alone.
+
+    Examples and elements of weight zero in the data are left out; other weights do not matter here.
     """
     if isinstance(predictions, Posterior):
         if not isinstance(truth, (Data, Stream)):
             raise TypeError(
                 f"a posterior is scored on bn.Data, got {type(truth).__name__}: pass splits.test, or score a predictive"
             )
-        return _summary(_streamed(predictions, truth, samples, seed), bins)
+        return _summary(_streamed(predictions, truth, samples, via, seed), bins)
     if isinstance(truth, Stream):
         raise TypeError("a predictive in memory is scored on its targets: score a stream with the posterior itself")
     mask = _mask(truth) if isinstance(truth, Data) else None
@@ -125,10 +128,11 @@ def _pieces(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> dic
     some = here.reshape(len(here), -1).any(1)  # examples of which something counts
     flat = here.reshape(-1)
     pieces = {"log_prob": predictive.log_prob(targets, mask)[some]}
-    for name in ("aleatoric", "between", "within"):
+    for name in predictive.parts:
         pieces[name] = getattr(predictive, name).reshape(-1)[flat]
     if isinstance(predictive, (ClassPredictive, LabelPredictive)):
         probs, label = _rows(predictive)
+        pieces["entropy"] = predictive.entropy.reshape(-1)[flat]
         return pieces | {"probs": probs[flat], "label": label[flat], "targets": targets.reshape(-1)[flat].long()}
     assert isinstance(predictive, NumberPredictive)
     y = predictive.aligned(targets)
@@ -152,8 +156,12 @@ def _summary(pieces: dict[str, Tensor], bins: int) -> dict[str, float]:
             "coverage_90": pieces["covered"].double().mean(),
         }
         whole = "variance"
-    parts = {k: pieces[k].mean() for k in ("aleatoric", "between", "within")}
-    scores |= {whole: sum(parts.values()), "epistemic": parts["between"] + parts["within"], **parts}
+    parts: dict[str, Tensor] = {k: pieces[k].mean() for k in ("aleatoric", "between", "within") if k in pieces}
+    if "within" in parts:
+        scores |= {whole: sum(parts.values()), "epistemic": parts["between"] + parts["within"]}
+    else:
+        scores |= {whole: pieces[whole].mean()}
+    scores |= parts
     return {k: float(v) for k, v in scores.items()}
 
 
@@ -202,12 +210,14 @@ def _subsets(m: int, size: int, most: int, noise: Noise) -> list[list[int]]:
     raise AssertionError("unreachable")
 
 
-def _streamed(posterior: Posterior, data: Data | Stream, samples: int | None, seed: int) -> dict[str, Tensor]:
+def _streamed(
+    posterior: Posterior, data: Data | Stream, samples: int | None, via: Via | None, seed: int
+) -> dict[str, Tensor]:
     """The pieces of all examples, predicted chunk by chunk."""
-    draws = posterior.draws(samples, seed)
-    kept = [d.kept() for d in draws]
-    probe = posterior[0].predict(tree_map(lambda x: x[:1], some(data).inputs), samples=1, seed=seed).outputs
-    each = sum(len(d) * d.samples for d in draws) * probe.numel() * probe.element_size()
+    predictors = posterior.predictors(samples, via, seed, keep=True)
+    first = tree_map(lambda x: x[:1], some(data).inputs)
+    probe = posterior[0].predict(first, samples=1, via=via, seed=seed).outputs
+    each = sum(len(p) * p.draws.samples for p in predictors) * probe.numel() * probe.element_size()
     step = max(1, BUDGET // (5 * each))  # outputs, their softmax, logarithms and products live together
     rows = []
     place = 0  # of an input in the whole, which its noise depends on
@@ -216,7 +226,7 @@ def _streamed(posterior: Posterior, data: Data | Stream, samples: int | None, se
         inputs, mask = posterior._inputs(part.inputs), _mask(part)
         for begin in range(0, len(part.targets), step):
             here = slice(begin, begin + step)
-            made = [(d, *forward(d, take(inputs, here), k, begin=place + begin)) for d, k in zip(draws, kept)]
+            made = [predictor(take(inputs, here), begin=place + begin) for predictor in predictors]
             targets, left = part.targets[here], None if mask is None else mask[here]
             rows.append(_pieces(posterior.assemble(made), targets, left))
         place += len(part.targets)

@@ -69,9 +69,12 @@ class Classes(Target):
         return torch.from_numpy(index)
 
     def predictions(self, predictive: ClassPredictive, level: float) -> dict[str, Any]:
-        """The most probable class, entropy = aleatoric + epistemic in nats, and the probability of each class."""
+        """The most probable class, entropy = aleatoric + epistemic in nats, and the probability of each class. A
+        predictive without samples has neither of the two parts."""
         probs = predictive.probs.double().cpu().numpy()
-        parts = {"entropy": predictive.entropy, "aleatoric": predictive.aleatoric, "epistemic": predictive.epistemic}
+        parts = {"entropy": predictive.entropy}
+        if "within" in predictive.parts:
+            parts |= {"aleatoric": predictive.aleatoric, "epistemic": predictive.epistemic}
         return {
             "class": [self.values[k] for k in probs.argmax(1)],
             **{name: x.double().cpu().numpy() for name, x in parts.items()},

@@ -133,6 +133,12 @@ def patience_of(method: Method) -> int | None:
     return getattr(method, "patience", None)
 
 
+def via_of(method: Method | None) -> str:
+    """How its posteriors predict unless told otherwise (sample, linear, probit or bridge): the field `via` of recipes
+    that have one."""
+    return getattr(method, "via", "sample")
+
+
 def name_of(method: Method) -> str:
     """What people call a method."""
     return getattr(method, "shown", type(method).__name__)

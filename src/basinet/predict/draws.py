@@ -71,6 +71,14 @@ class Draws:
         """The draws in memory where they fit, so that several passes draw once; else none, to be drawn anew."""
         return list(self.blocks()) if self._each() * len(self) * self.samples <= CACHE else None
 
+    def centres(self) -> list[Point]:
+        """The mean of each member, around which its network is linearised."""
+        points = [take(self.family, m).mean() for m in range(len(self))]
+        if self.refresh is None:
+            return points
+        keys = [Noise(key).split("refresh").split("mean") for key in self.keys]
+        return [refreshed(self.problem, point, self.refresh, key) for point, key in zip(points, keys)]
+
     def _each(self) -> int:
         return nbytes(take(self.family, 0).mean())
 

@@ -67,6 +67,11 @@ def forward(
     return outputs.unflatten(0, shape), {name: x.unflatten(0, shape) for name, x in learned.items()}
 
 
+def inputs_at_once(draws: Draws, block: Block, inputs: Any) -> int:
+    """How many inputs go through the network in a call."""
+    return _plan(draws, block, inputs, None).inputs
+
+
 class Plan(NamedTuple):
     """What goes into one call of the network."""
 

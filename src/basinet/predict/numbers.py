@@ -76,7 +76,6 @@ class NumberPredictive(Predictive):
         each = self.component_quantile(q)
         return self.search(q, each.amin((0, 1)), each.amax((0, 1)))
 
-    @final
     def component_quantile(self, q: float) -> Tensor:
         """The q-quantile of each sample's distribution, (M, S, B, *event)."""
         return self._numbers.quantile(self.outputs, self.learned, torch.full((), q, dtype=torch.float64))
@@ -96,11 +95,10 @@ class NumberPredictive(Predictive):
     @final
     def to_distribution(self) -> MixtureSameFamily:
         """A mixture whose component axis (M * S) is the last batch axis of its parts, as torch wants it."""
-        learned = {k: v.flatten(0, 1) for k, v in self.learned.items()}
-        # the likelihood aligns its own parameters with leading axes: hand it the samples first, then move the axis
-        parts = self._numbers.distribution(self.outputs.flatten(0, 1), learned)
+        parts = self.components
+        values = {k: getattr(parts, k).expand(parts.batch_shape) for k in parts.arg_constraints}
         moved = parts.__class__(
-            **{k: getattr(parts, k).expand(parts.batch_shape).movedim(0, -1) for k in parts.arg_constraints},
+            **{k: v.flatten(0, 1).movedim(0, -1) for k, v in values.items()},
             validate_args=False,
         )
         mass = self.mass.flatten().expand(moved.batch_shape)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class Predictive(ABC):
     likelihood: Likelihood
     learned: Params = field(default_factory=dict)  # the likelihood's own parameters, leaves (M, S, ...)
     weights: Tensor | None = None  # (M, S), non-negative; equal where None. Normalised when used
+
+    parts: ClassVar[tuple[str, ...]] = ("aleatoric", "between", "within")  # of the uncertainty, those that it has
 
     def __post_init__(self) -> None:
         if self.weights is not None and self.weights.shape != self.outputs.shape[:2]:
@@ -49,8 +51,12 @@ class Predictive(ABC):
             index = torch.as_tensor(members).reshape(-1)
         if (not isinstance(index, slice) and len(index) == 0) or self.outputs[index].shape[0] == 0:
             raise IndexError(f"expected at least one of {len(self)} members, got {members}")
+        return replace(self, **self.some(index))
+
+    def some(self, index: Any) -> dict[str, Any]:
+        """The fields that have a member axis, at some of the members."""
         weights = None if self.weights is None else self.weights[index]
-        return replace(self, outputs=self.outputs[index], learned=take(self.learned, index), weights=weights)
+        return {"outputs": self.outputs[index], "learned": take(self.learned, index), "weights": weights}
 
     @property
     def samples(self) -> int:
@@ -97,19 +103,26 @@ class Predictive(ABC):
         The elements of a target are one event: their densities are multiplied under each sample. `mask`, in the shape
         of the targets, is true for those that count.
         """
-        each = self.log_densities(targets.to(self.outputs.device))
+        joint = self.log_joint(targets.to(self.outputs.device), mask)
+        return torch.logsumexp(joint + self.mass.log()[..., None], (0, 1))
+
+    def log_joint(self, targets: Tensor, mask: Tensor | None) -> Tensor:
+        """The log density of each target under each sample, (M, S, B): that of its elements, multiplied."""
+        each = self.log_densities(targets)
         if mask is not None:
             each = torch.where(mask.to(each.device).reshape(each.shape[2:]), each, 0.0)
-        joint = each.reshape(*each.shape[:3], -1).sum(-1)
-        return torch.logsumexp(joint + self.mass.log()[..., None], (0, 1))
+        return each.reshape(*each.shape[:3], -1).sum(-1)
 
     @final
     def sample(self, n: int, seed: int = 0) -> Tensor:
         """`n` targets drawn for each input, (n, B, ...)."""
         noise = Noise.seed(seed, self.outputs.device)
-        m, s, b = self.choose(n, noise.split("component"))
+        return self.drawn(*self.choose(n, noise.split("component")), noise.split("within"))
+
+    def drawn(self, m: Tensor, s: Tensor, b: Tensor, noise: Noise) -> Tensor:
+        """A target from each of the components with these indices, (n, B, ...)."""
         learned = {k: v[m, s] for k, v in self.learned.items()}
-        return self.likelihood.sample(self.outputs[m, s, b], learned, noise.split("within"))
+        return self.likelihood.sample(self.outputs[m, s, b], learned, noise)
 
     @abstractmethod
     def to_distribution(self) -> Distribution:
@@ -132,17 +145,28 @@ class Predictive(ABC):
 
 
 def make_predictive(
-    outputs: Tensor, likelihood: Likelihood, learned: Params, weights: Tensor | None = None
+    outputs: Tensor,
+    likelihood: Likelihood,
+    learned: Params,
+    weights: Tensor | None = None,
+    covariance: Tensor | None = None,
+    closed: bool = False,
 ) -> Predictive:
-    """The predictive that fits the likelihood."""
+    """The predictive that fits the likelihood. With a `covariance` (M, S, B, E, E) the outputs are normal around those
+    given, under Gaussian noise; `closed` says that they are log-probabilities, or log-odds of labels, that stand for
+    a member's whole distribution."""
     from .classes import ClassPredictive
+    from .closed import ClosedClassPredictive, ClosedLabelPredictive
     from .counts import CountPredictive
     from .labels import LabelPredictive
+    from .normal import NormalPredictive
     from .real import RealPredictive
 
+    if covariance is not None:
+        return NormalPredictive(outputs, likelihood, learned, weights, covariance)
     kinds: tuple[tuple[type[Likelihood], type[Predictive]], ...] = (
-        (ClassLikelihood, ClassPredictive),
-        (LabelLikelihood, LabelPredictive),
+        (ClassLikelihood, ClosedClassPredictive if closed else ClassPredictive),
+        (LabelLikelihood, ClosedLabelPredictive if closed else LabelPredictive),
         (RealLikelihood, RealPredictive),
         (CountLikelihood, CountPredictive),
     )

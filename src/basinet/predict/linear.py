@@ -1,0 +1,228 @@
+"""The network as a linear function of its params around a member's mean: f(x, theta) = f(x, m) + J (theta - m).
+
+Under a Gaussian family its outputs are Gaussian, with mean f(x, m) and covariance J Sigma J'. Layer by layer that needs
+what a layer was given, a, and the gradients g of the outputs in what it gave, never J itself: a weight matrix with
+variances V in the bases L and R has the part (g L) diag(V (a R)^2) (g L)'. Parameters that cannot be tapped have their
+rows of J made, for some inputs at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..core.lift import lift
+from ..core.tree import Params, Point, leaves, take
+from ..families import Delta, Diagonal, Family, Full, Kronecker, Partial
+from ..problem import Problem
+from .jacobian import Gradient, gradients, rows_of, run
+from .taps import Layer, tapped
+
+ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held at once
+
+
+def moments(
+    problem: Problem, family: Family, point: Point, inputs: Any, *, full: bool, batch_size: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Outputs at the mean, (B, *event), and the covariance of the linear function's E outputs at each input, (B, E, E),
+    or its diagonal, (B, E)."""
+    terms = _terms(family)
+    names = [n for n in (*terms.blocks, *terms.names()) if n in problem.network.params]
+    with torch.no_grad():
+        few = problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0]
+    layers = tapped(problem, point, inputs, names) if names else {}
+    missing = [n for n in names if n not in layers]
+    plan = _plan(terms, layers, point, few, full)
+    step = batch_size or plan.inputs
+    made = []
+    with sdpa_kernel(SDPBackend.MATH):  # the fused forms have no rule to differentiate several outputs at once
+        for begin in range(0, leaves(inputs)[0].shape[0], step):
+            rows = take(inputs, slice(begin, begin + step))
+            outputs, taps = run(problem, point, rows, list(layers))
+            total = _Sum(outputs, full)
+            for first in range(0, few.numel(), plan.outputs):
+                here = slice(first, min(first + plan.outputs, few.numel()))
+                found = gradients(outputs, taps, here)
+                by_rows = rows_of(problem, point, rows, missing, here) if missing else {}
+                with torch.no_grad():
+                    _add(total, terms, found, by_rows, here)
+            made.append((outputs.detach(), total.sum))
+    return torch.cat([m for m, _ in made]), torch.cat([c for _, c in made])
+
+
+class Block(NamedTuple):
+    """The covariance of one parameter, seen as a matrix (o, i)."""
+
+    left: Tensor | None  # (o, o); None: the identity
+    right: Tensor | None  # (i, i)
+    variance: Tensor  # (o, i)
+
+    def turned(self, x: Tensor) -> Tensor:
+        """L' x R."""
+        x = x if self.left is None else self.left.mT @ x
+        return x if self.right is None else x @ self.right
+
+
+class Terms(NamedTuple):
+    """A Gaussian family as independent parts."""
+
+    blocks: dict[str, Block]  # parameters that are independent of all others
+    dense: tuple[Family, ...]  # families over several parameters
+
+    def names(self) -> list[str]:
+        """The parameters of the families."""
+        return [n for family in self.dense for n in family.mean().params]
+
+
+def _terms(family: Family) -> Terms:
+    if isinstance(family, Delta):
+        return Terms({}, ())
+    if isinstance(family, Diagonal):
+        matrices = {n: s.reshape(s.shape[0] if s.dim() else 1, -1) for n, s in family.scale.items()}
+        return Terms({n: Block(None, None, s.square()) for n, s in matrices.items()}, ())
+    if isinstance(family, Kronecker):
+        blocks: dict[str, Block] = {}
+        last: Tensor | None = None
+        for n, variance in family.variance.items():
+            left = family.left.get(n)
+            if left is not None and last is not None and torch.equal(left, last):
+                left = last  # that of a layer's matrix and of its shift are one: gradients are turned once
+            blocks[n] = Block(left, family.right.get(n), variance)
+            last = left
+        return Terms(blocks, ())
+    if isinstance(family, Partial):
+        rest, part = _terms(family.rest), _terms(family.part)
+        return Terms(rest.blocks | part.blocks, (*rest.dense, *part.dense))
+    return Terms({}, (family,))
+
+
+class Plan(NamedTuple):
+    """What is worked on at once."""
+
+    inputs: int
+    outputs: int
+
+
+def _plan(terms: Terms, layers: dict[str, Layer], point: Point, few: Tensor, full: bool) -> Plan:
+    """As many inputs as fit; where one does not, as many of its outputs, if only variances are asked for."""
+    dense, events = set(terms.names()), few.numel()
+    an_output, an_input = 1, 1  # numbers held for an output of an input, and for an input
+    for name, x in point.params.items():
+        layer = layers.get(name)
+        if layer is not None:
+            an_output += layer.groups * layer.places * layer.outputs
+            an_input += layer.groups * layer.places * layer.inputs
+        if name in dense or (name in terms.blocks and (layer is None or (layer.kind == "matrix" and layer.places > 1))):
+            an_output += 2 * x.numel()
+    for family in terms.dense:
+        if isinstance(family, Full):
+            an_input += len(family.factor) * max(
+                (v.outputs for n, v in layers.items() if n in family.centre), default=1
+            )
+    room = ROOM[few.device.type] // few.element_size()
+    inputs = max(1, room // (an_input + events * an_output + (events**2 if full else 0)))
+    outputs = events if full or inputs > 1 else min(events, max(1, room // an_output))
+    return Plan(inputs, outputs)
+
+
+class _Sum:
+    """The covariance (b, E, E), or its diagonal (b, E), as a sum of parts."""
+
+    def __init__(self, outputs: Tensor, full: bool) -> None:
+        b, e = outputs.shape[0], outputs[0].numel()
+        self.full = full
+        self.sum = outputs.detach().new_zeros((b, e, e) if full else (b, e))
+
+    def add(self, rows: Tensor, weights: Tensor | None, here: slice) -> None:
+        """rows diag(weights) rows', for rows (b or 1, outputs, k) and weights (b or 1, k) or None."""
+        if self.full:
+            self.sum += (rows if weights is None else rows * weights.unsqueeze(-2)) @ rows.mT
+        elif weights is None:
+            self.sum[:, here] += rows.square().sum(-1)
+        elif rows.shape[0] == 1:
+            self.sum[:, here] += weights @ rows[0].square().T
+        else:
+            self.sum[:, here] += torch.linalg.vecdot(rows, rows * weights.unsqueeze(-2))
+
+    def add_matrix(self, covariance: Tensor, here: slice) -> None:
+        """A part that is given as (b, outputs, outputs)."""
+        if self.full:
+            self.sum += covariance
+        else:
+            self.sum[:, here] += covariance.diagonal(dim1=-2, dim2=-1)
+
+
+def _add(total: _Sum, terms: Terms, found: dict[str, Gradient], by_rows: Params, here: slice) -> None:
+    turned: dict[tuple[int, int], Tensor] = {}  # g L, by layer and basis
+    for name, block in terms.blocks.items():
+        if name in found:
+            _add_block(total, block, found[name], turned, here)
+        elif name in by_rows:
+            each = by_rows[name].reshape(len(total.sum), -1, *block.variance.shape)
+            total.add(block.turned(each).flatten(2), block.variance.reshape(1, -1), here)
+    for family in terms.dense:
+        if isinstance(family, Full) and all(n in found for n in family.centre):
+            total.add(_times_factor(family, found), None, here)
+        else:
+            total.add_matrix(lift(family.quad)(_rows(family, found, by_rows, len(total.sum), here)), here)
+
+
+def _add_block(
+    total: _Sum, block: Block, gradient: Gradient, turned: dict[tuple[int, int], Tensor], here: slice
+) -> None:
+    a, g, layer = gradient
+    if a is not None and a.shape[1] * a.shape[2] > 1:  # several groups or places
+        if block.right is not None and a.shape[2] < g.shape[1] * g.shape[-1]:
+            gradient, block = gradient._replace(a=a @ block.right), block._replace(right=None)
+        total.add(block.turned(gradient.whole()).flatten(2), block.variance.reshape(1, -1), here)
+        return
+    g = g if a is None else g[:, :, 0, 0]
+    if block.left is not None:
+        key = (layer, id(block.left))
+        if key not in turned:
+            turned[key] = (g.transpose(0, 1) @ block.left).transpose(0, 1)  # outputs first, as they lie in memory
+        g = turned[key]
+    if a is None:
+        total.add(g, block.variance.reshape(1, -1), here)
+    else:
+        a = a[:, 0, 0] if block.right is None else a[:, 0, 0] @ block.right
+        total.add(g, a.square() @ block.variance.T, here)
+
+
+def _times_factor(family: Full, found: dict[str, Gradient]) -> Tensor:
+    """J times the factor, (b, outputs, P). Where layers have one place, each row of a matrix is multiplied by a before
+    g combines the rows, and only up to where the triangle ends: fewer products than with J itself, by twice the
+    number of outputs."""
+    product: Any = 0
+    begin = 0
+    for name, centre in family.centre.items():
+        end = begin + centre.numel()
+        factor = family.factor[begin:end, :end]
+        a, g, _ = found[name]
+        if a is not None and a.shape[1] == a.shape[2] == 1:
+            o, i = g.shape[-1], a.shape[-1]
+            along = a.new_zeros(len(a), o, end)
+            for k in range(o):
+                last = begin + (k + 1) * i
+                along[:, k, :last] = a[:, 0, 0] @ factor[k * i : (k + 1) * i, :last]
+            each = g[:, :, 0, 0] @ along
+        else:
+            each = found[name].whole().flatten(2) @ factor
+        product = product + torch.nn.functional.pad(each, (0, len(family.factor) - end))
+        begin = end
+    return product
+
+
+def _rows(family: Family, found: dict[str, Gradient], by_rows: Params, b: int, here: slice) -> Params:
+    """The Jacobian in a family's parameters, leaves (b, outputs, *shape); zero in those of the likelihood."""
+    count, jacobian = here.stop - here.start, {}
+    for name, centre in family.mean().params.items():
+        if name in found:
+            each = found[name].whole()
+            jacobian[name] = each.expand(b, *each.shape[1:]).reshape(b, count, *centre.shape)
+        else:
+            jacobian[name] = by_rows[name] if name in by_rows else centre.new_zeros(b, count, *centre.shape)
+    return jacobian

@@ -1,0 +1,116 @@
+"""Samples of a network's linear function: f(x, m) + J (theta - m) for draws theta, by forward differentiation.
+
+One draw is one function on all inputs; it costs about two passes of the network, and memory does not grow with the
+number of outputs. Drawing from the outputs' covariance instead would need all gradients of all outputs, and would lose
+what inputs have in common; so draws are made this way whatever the number of outputs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..core.lift import lift
+from ..core.tree import Params, Point, leaves, take
+from ..families import Delta, Family, Partial
+from ..problem import Problem
+from .draws import Block, Draws
+from .forward import inputs_at_once
+
+TOGETHER = 8  # draws in one call, which share the pass at the mean
+
+
+def samples(
+    draws: Draws,
+    centres: Sequence[Point],
+    inputs: Any,
+    blocks: Iterable[Block] | None = None,
+    batch_size: int | None = None,
+) -> tuple[Tensor, Params]:
+    """Outputs (M, S, B, *event) of the linear functions around the members' means at all draws, and the likelihood's
+    learned parameters, leaves (M, S, ...)."""
+    n, total = leaves(inputs)[0].shape[0], len(draws) * draws.samples
+    names = _random(draws.family)
+    outputs: Tensor | None = None  # (M * S, B, *event)
+    learned: Params = {}
+    rows = batch_size
+    with torch.no_grad(), _forward_differentiation():
+        for block in draws.blocks() if blocks is None else blocks:
+            rows = rows or inputs_at_once(draws, block, inputs)
+            for here, centre, steps in _steps(block, draws.samples, centres, names):
+                for b in range(0, n, rows):
+                    some = take(inputs, slice(b, b + rows))
+                    out = _moved(draws.problem, centre, steps, here.stop - here.start, some)
+                    if outputs is None:
+                        outputs = out.new_empty((total, n, *out.shape[2:]))
+                    outputs[here, b : b + rows] = out
+            for name, x in draws.problem.split(block.drawn.point.params)[1].items():
+                if name not in learned:
+                    learned[name] = x.new_empty((total, *x.shape[1:]))
+                learned[name][block.first : block.first + len(block)] = x
+    assert outputs is not None
+    shape = (len(draws), draws.samples)
+    return outputs.unflatten(0, shape), {name: x.unflatten(0, shape) for name, x in learned.items()}
+
+
+def _steps(
+    block: Block, samples: int, centres: Sequence[Point], names: set[str]
+) -> Iterator[tuple[slice, Point, Params]]:
+    """Some draws of one member at a time: their numbers, the member's mean, and how far from it they are, leaves
+    (count, ...)."""
+    begin, end = block.first, block.first + len(block)
+    while begin < end:
+        member = begin // samples
+        stop = min(end, (member + 1) * samples, begin + TOGETHER)
+        drawn = take(block.drawn.point.params, slice(begin - block.first, stop - block.first))
+        centre = centres[member]
+        yield slice(begin, stop), centre, {n: drawn[n] - c for n, c in centre.params.items() if n in names}
+        begin = stop
+
+
+def _moved(problem: Problem, centre: Point, steps: Params, count: int, rows: Any) -> Tensor:
+    """f + J step for each of the steps, (count, b, *event)."""
+    steps = {n: x for n, x in steps.items() if n in problem.network.params}
+    if not steps:
+        outputs = problem.outputs(centre.params, centre.buffers, rows)[0]
+        return outputs.expand(count, *outputs.shape)
+    start = {n: centre.params[n] for n in steps}
+
+    def outputs_at(params: Params) -> Tensor:
+        return problem.outputs(centre.params | params, centre.buffers, rows)[0]
+
+    def along(step: Params) -> Tensor:
+        moved: Any = torch.func.jvp(outputs_at, (start,), (step,))
+        return moved[0] + moved[1]
+
+    try:
+        return lift(along)(steps)
+    except (RuntimeError, ValueError, TypeError):  # no rule to do several at once
+        return torch.stack([along(take(steps, i)) for i in range(count)])
+
+
+def _random(family: Family) -> set[str]:
+    """The parameters that are not at a point: the others take no part in the differentiation."""
+    if isinstance(family, Partial):
+        return _random(family.rest) | _random(family.part)
+    return set() if isinstance(family, Delta) else set(family.mean().params)
+
+
+@contextmanager
+def _forward_differentiation() -> Iterator[None]:
+    """With attention in the forms that have forward derivatives, and without a warning of torch's own, which scripts
+    some of its rules when they are first needed."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,0 +1,188 @@
+"""How the members of a posterior predict: by samples of the network, or of its linear function, or in closed form.
+
+sample   the network at draws of the params
+linear   the network's linear function around the mean: normal in closed form under Gaussian noise, else at draws
+probit   classes and labels: the logits of the linear function divided by sqrt(1 + pi / 8 variance)
+bridge   classes: the mean of the Dirichlet that the Laplace bridge matches to the logits of the linear function
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from ..core.tree import Params, Point, stack, take, tree_map
+from ..families import Family, Partial
+from ..problem.likelihoods import Bernoulli, Categorical, ClassLikelihood, Gaussian, Likelihood, NoisyDirichlet
+from .closed import bridge, probit
+from .draws import Block, Draws
+from .forward import forward
+from .linear import moments
+from .predictive import make_predictive
+from .tangent import samples
+
+Via = Literal["sample", "linear", "probit", "bridge"]
+MOST = 64  # outputs an input whose covariance is held; functions with more of them are drawn
+
+
+class Outputs(NamedTuple):
+    """What some members give on some inputs."""
+
+    outputs: Tensor  # (M, S, B, *event)
+    learned: Params  # the likelihood's own parameters, leaves (M, S, ...)
+    covariance: Tensor | None = None  # (M, S, B, E, E), where the outputs are normal around those given
+    closed: bool = False  # the outputs are log-probabilities (log-odds of labels) that stand for a member
+
+
+def default_via(asked: str, likelihood: Likelihood) -> Via:
+    """What a recipe that asks for a way of predicting gets: where there is no link, probit and bridge are the linear
+    function itself; for labels bridge is probit."""
+    if asked not in get_args(Via):
+        raise ValueError(f"expected via as one of {', '.join(get_args(Via))}, got {asked!r}")
+    if asked == "probit" and not isinstance(likelihood, (Categorical, NoisyDirichlet, Bernoulli)):
+        return "linear"
+    if asked == "bridge" and not isinstance(likelihood, (Categorical, NoisyDirichlet)):
+        return "probit" if isinstance(likelihood, Bernoulli) else "linear"
+    return asked  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """Members that predict in one way. What it needs of them is made once, whatever the number of calls."""
+
+    draws: Draws
+    via: Via
+    keep: bool = False  # keep draws that fit in memory for the next call
+
+    def __post_init__(self) -> None:
+        if self.via not in get_args(Via):
+            raise ValueError(f"expected via as one of {', '.join(get_args(Via))}, got {self.via!r}")
+        likelihood = self.draws.problem.likelihood
+        fits = {"probit": (Categorical, NoisyDirichlet, Bernoulli), "bridge": (Categorical, NoisyDirichlet)}
+        if self.via in fits and not isinstance(likelihood, fits[self.via]):
+            raise ValueError(
+                f"via={self.via!r} is for {' or '.join(x.__name__ for x in fits[self.via])} likelihoods, got "
+                f"{type(likelihood).__name__}: use via='linear'"
+            )
+        if self.via != "sample" and not _gaussian(family := take(self.draws.family, 0)):
+            raise ValueError(
+                f"via={self.via!r} needs a Gaussian family (Diagonal, Kronecker, Full, ...), and these members are "
+                f"{type(family).__name__}: use via='sample'"
+            )
+
+    def __len__(self) -> int:
+        return len(self.draws)
+
+    def __call__(self, inputs: Any, batch_size: int | None = None, begin: int = 0) -> Outputs:
+        """What the members give on the inputs, of which the first has place `begin` among all."""
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
+        if self.via == "sample":
+            return Outputs(*forward(self.draws, inputs, self._kept, batch_size, begin))
+        if self.via == "linear" and not self._normal(inputs):
+            return Outputs(*samples(self._plain, self._centres, inputs, self._kept, batch_size))
+        made = [self._moments(m, inputs, batch_size) for m in range(len(self))]
+        mean = torch.stack([f for f, _ in made]).unsqueeze(1)
+        spread = torch.stack([c for _, c in made]).unsqueeze(1)
+        learned = tree_map(
+            lambda x: x.unsqueeze(1), stack([self.draws.problem.split(p.params)[1] for p in self._centres])
+        )
+        if self.via == "linear":
+            return Outputs(mean, learned, covariance=spread)
+        if self.via == "probit":
+            logits = probit(mean, spread.reshape(mean.shape))
+            return Outputs(_log_probs(logits, self.draws.problem.likelihood), learned, closed=True)
+        return Outputs(bridge(mean, _own_blocks(spread, mean.shape)), learned, closed=True)
+
+    def _moments(self, m: int, inputs: Any, batch_size: int | None) -> tuple[Tensor, Tensor]:
+        family = take(self.draws.family, m)
+        full = self.via != "probit"
+        return moments(self.draws.problem, family, self._centres[m], inputs, full=full, batch_size=batch_size)
+
+    def _normal(self, inputs: Any) -> bool:
+        """Whether the outputs' covariance is worth holding: Gaussian noise, and not too many outputs."""
+        problem = self.draws.problem
+        if not isinstance(problem.likelihood, Gaussian):
+            return False
+        point = self._centres[0]
+        with torch.no_grad():
+            row = problem.outputs(point.params, point.buffers, tree_map(lambda x: x[:1], inputs))[0]
+        return row.numel() <= MOST
+
+    @cached_property
+    def _centres(self) -> list[Point]:
+        return self.draws.centres()
+
+    @cached_property
+    def _plain(self) -> Draws:
+        """The draws without norm statistics of their own: the linear function has those of its centre."""
+        return replace(self.draws, refresh=None)
+
+    @cached_property
+    def _kept(self) -> Iterable[Block] | None:
+        draws = self.draws if self.via == "sample" else self._plain
+        return draws.kept() if self.keep else None
+
+
+def assembled(made: list[Outputs], likelihood: Likelihood, mass: Tensor | None) -> Any:
+    """One predictive of all members; `mass` (M,) are their weights, equal where None.
+
+    Parts with fewer samples are padded with samples of no weight. Beside a part in closed form, samples of classes are
+    averaged for each member, and samples of numbers are normals without variance.
+    """
+    if any(x.closed for x in made):
+        made = [x if x.closed else _averaged(x, likelihood) for x in made]
+    if any(x.covariance is not None for x in made):
+        made = [x if x.covariance is not None else x._replace(covariance=_no_covariance(x.outputs)) for x in made]
+    closed = made[0].closed
+    if len(made) == 1 and mass is None:
+        return make_predictive(made[0].outputs, likelihood, made[0].learned, None, made[0].covariance, closed)
+    longest = max(x.outputs.shape[1] for x in made)
+    outputs = torch.cat([_pad(x.outputs, longest) for x in made])
+    learned = {n: torch.cat([_pad(x.learned[n], longest) for x in made]) for n in made[0].learned}
+    covariance = [_pad(x.covariance, longest) for x in made if x.covariance is not None]
+    counts = torch.tensor([x.outputs.shape[1] for x in made for _ in range(len(x.outputs))])
+    member = torch.full(counts.shape, 1 / len(counts), dtype=torch.float64) if mass is None else mass.double().cpu()
+    weights = (torch.arange(longest) < counts[:, None]).double() * (member / counts)[:, None]
+    joined = torch.cat(covariance) if covariance else None
+    return make_predictive(outputs, likelihood, learned, weights.to(outputs), joined, closed)
+
+
+def _gaussian(family: Family) -> bool:
+    if isinstance(family, Partial):
+        return _gaussian(family.rest) and _gaussian(family.part)
+    return type(family).quad is not Family.quad
+
+
+def _log_probs(logits: Tensor, likelihood: Likelihood) -> Tensor:
+    return logits.log_softmax(-1) if isinstance(likelihood, ClassLikelihood) else logits
+
+
+def _own_blocks(covariance: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Covariances of the C outputs at each place, (..., *places, C, C), out of those of all E outputs, (..., E, E)."""
+    c = shape[-1]
+    n = covariance.shape[-1] // c
+    blocks = covariance.unflatten(-1, (n, c)).unflatten(-3, (n, c)).diagonal(dim1=-4, dim2=-2)  # (..., C, C, n)
+    return blocks.movedim(-1, -3).reshape(*shape, c)
+
+
+def _averaged(made: Outputs, likelihood: Likelihood) -> Outputs:
+    """The mean probability of each member in the place of its samples."""
+    probs = make_predictive(made.outputs, likelihood, made.learned).member_probs.unsqueeze(1)  # type: ignore[attr-defined]
+    outputs = probs.log() if isinstance(likelihood, ClassLikelihood) else torch.logit(probs)
+    return Outputs(outputs, {n: x[:, :1] for n, x in made.learned.items()}, closed=True)
+
+
+def _no_covariance(outputs: Tensor) -> Tensor:
+    e = outputs[0, 0, 0].numel()
+    return outputs.new_zeros(*outputs.shape[:3], e, e)
+
+
+def _pad(x: Tensor, samples: int) -> Tensor:
+    missing = samples - x.shape[1]
+    return x if missing == 0 else torch.cat([x, x[:, :1].expand(-1, missing, *x.shape[2:])], 1)
