@@ -314,6 +314,7 @@ def test_a_stream_gives_what_data_in_memory_give():
         ({"rank": 0}, "expected rank of at least 1, got 0"),
         ({"prior_precision": -1.0}, "expected prior_precision as a positive number, marglik, layers, validation"),
         ({"prior_precision": "grid"}, "expected prior_precision as a positive number"),
+        ({"via": "exact"}, "expected via as one of sample, linear, probit, bridge, got 'exact'"),
         ({"noise": "map"}, "expected noise='marglik' or None"),
         ({"noise": "marglik", "prior_precision": "validation"}, "goes with a prior precision by marginal likelihood"),
         ({"labels": 2, "curvature": "fisher"}, "labels are drawn for curvature='ggn'"),

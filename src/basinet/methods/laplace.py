@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 
@@ -28,7 +28,7 @@ from ..engine import Finished, Method, Schedule
 from ..engine.memory import SHARE, free_bytes, readable
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
-from ..predict import Draws, forward, make_predictive
+from ..predict import Draws, Predictor, Via, assembled, default_via
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 from ..problem.priors import Normal
@@ -41,7 +41,6 @@ STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "eigen-corrected", "di
 TUNED = ("marglik", "layers", "validation")
 SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
 COPIES = 4  # of a full matrix that live at once: curvature, precision, its factor, the inverse
-SAMPLES = 100  # draws with which validation data are predicted
 LOG_NOISE = "likelihood.log_noise"
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
 
@@ -65,6 +64,7 @@ class Laplace(Method):
     rank: int = 20  # directions that structure "low-rank" keeps
     prior_precision: float | str | None = None  # None: the prior's; a number; "marglik", "layers", "validation": tuned
     noise: Literal["marglik"] | None = None  # choose the learned noise of a Gaussian by marginal likelihood; None: no
+    via: Via = "linear"  # how it predicts: by the linear function whose curvature this is, or sample, probit, bridge
     batch_size: int | None = 128  # examples at a time; None: all. What is found does not depend on it
 
     def __post_init__(self) -> None:
@@ -86,6 +86,8 @@ class Laplace(Method):
                 f"expected prior_precision as a positive number, {', '.join(TUNED)} or None, got "
                 f"{self.prior_precision!r}"
             )
+        if self.via not in get_args(Via):
+            raise ValueError(f"expected via as one of {', '.join(get_args(Via))}, got {self.via!r}")
         if self.noise not in (None, "marglik"):
             raise ValueError(f"expected noise='marglik' or None, got {self.noise!r}")
         if self.noise and self.prior_precision == "validation":
@@ -113,7 +115,7 @@ class Laplace(Method):
         if self.prior_precision == "validation":
             assert val is not None
             each = (_posterior(passes, curved, prior, dict.fromkeys(prior, m)) for m in FACTORS)
-            tried = [_loss(family, problem, val, noise) for family in each]
+            tried = [self._loss(family, problem, val, noise) for family in each]
             factors = dict.fromkeys(prior, FACTORS[tried.index(min(tried))])
             told = {"tried_factor": FACTORS, "tried_nll": tried}
         elif self.noise or self.prior_precision in TUNED:
@@ -188,6 +190,17 @@ class Laplace(Method):
             curved = curved.corrected(structures.diagonal(passes, curved.left, curved.right))
         return curved, factors.run
 
+    def _loss(self, family: Family, problem: Problem, val: Data | Stream, noise: Noise) -> float:
+        """The mean validation NLL, predicted as it will be later on: with the same draws for all that are compared."""
+        draws = Draws(problem, stack([family]), noise.split("validation").key.unsqueeze(0), self.samples)
+        predictor = Predictor(draws, default_via(self.via, problem.likelihood), keep=True)
+        total, seen = 0.0, 0
+        for piece in pieces(val, 1000):
+            predictive = assembled([predictor(piece.inputs, begin=seen)], problem.likelihood, None)
+            total -= float(predictive.log_prob(piece.targets).double().sum())
+            seen += len(piece.targets)
+        return total / seen
+
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
         return (Entry("Laplace", cls(), 1), Entry("mixture of Laplaces", cls(), 10))
@@ -250,15 +263,3 @@ def _posterior(
     if r != 1.0:
         rest[LOG_NOISE] = rest[LOG_NOISE] - 0.5 * math.log(r)
     return Partial(Delta(rest, buffers), part) if rest else part
-
-
-def _loss(family: Family, problem: Problem, val: Data | Stream, noise: Noise) -> float:
-    """The mean validation NLL of a posterior that predicts by samples: the same draws for all that are compared."""
-    draws = Draws(problem, stack([family]), noise.split("validation").key.unsqueeze(0), SAMPLES)
-    kept, total, seen = draws.kept(), 0.0, 0
-    for piece in pieces(val, 1000):
-        outputs, learned = forward(draws, piece.inputs, kept)
-        predictive = make_predictive(outputs, problem.likelihood, learned)
-        total -= float(predictive.log_prob(piece.targets).double().sum())
-        seen += len(piece.targets)
-    return total / seen
