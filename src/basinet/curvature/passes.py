@@ -45,7 +45,7 @@ class Passes:
     kind: Kind = "ggn"
     labels: int | None = None  # labels drawn an example in place of an exact H
     subset: int | None = None  # examples that stand for all N
-    batch_size: int | None = 128  # examples at a time; None: all at once. The result does not depend on it
+    batch_size: int | None = 256  # examples at a time; None: all at once. The result does not depend on it
 
     @property
     def params(self) -> Params:
@@ -146,19 +146,31 @@ class Chunk:
             return torch.ones(len(self.outputs), dtype=self.outputs.dtype, device=self.outputs.device)
         return w.to(self.outputs).flatten(1).mean(1) if w.dim() > 1 else w.to(self.outputs)
 
-    def gradients(self, k: int) -> list[Tensor]:
-        """The gradients in the outputs of `layers` of column k of the root, each (B, T, groups, o)."""
+    def gradients(self) -> Iterator[list[Tensor]]:
+        """For some columns of the root at a time, their gradients in the outputs of `layers`, each (K, B, T, groups,
+        o)."""
+        if not self.layers:
+            return
         calls = [tap.output for layer in self.layers for tap in layer.taps]
-        along = self.root.column(k).reshape(self._outputs.shape)
-        found = list(
-            torch.autograd.grad(
-                self._outputs, calls, along, retain_graph=True, allow_unused=True, materialize_grads=True
-            )
-        )
-        made = []
-        for layer in self.layers:
-            made.append(layer.gradients([found.pop(0) for _ in layer.taps]))
-        return made
+        linear = all(tap.channels_last for layer in self.layers for tap in layer.taps)
+        most = max(1, ELEMENTS // sum(x.numel() for x in calls)) if linear else 1  # convolutions are slow when stacked
+        for begin in range(0, self.root.columns, most):
+            columns = range(begin, min(begin + most, self.root.columns))
+            along = torch.stack([self.root.column(k) for k in columns]).unflatten(-1, self._outputs.shape[1:])
+            found = self._back(calls, along)
+            yield [layer.gradients([found.pop(0) for _ in layer.taps]) for layer in self.layers]
+
+    def _back(self, calls: list[Tensor], along: Tensor) -> list[Tensor]:
+        """The gradients in `calls` of several vectors (K, *outputs), leaves (K, ...)."""
+        how = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        if len(along) > 1:
+            try:
+                return list(torch.autograd.grad(self._outputs, calls, along, is_grads_batched=True, **how))
+            except RuntimeError as error:  # a function that does not run under vmap
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+        each = [torch.autograd.grad(self._outputs, calls, v, **how) for v in along]
+        return [torch.stack(xs) for xs in zip(*each)]
 
     def singly(self) -> Iterator[Params]:
         """The gradients of each example in the other parameters, leaves (B, *shape), of column after column."""
@@ -230,7 +242,7 @@ def _follow(passes: Passes, inputs: Any) -> Followed:
     truth, by_call = dict(zip(free, found)), dict(zip((id(x) for x in calls), found[len(free) :]))
     followed = set()
     for layer in layers:
-        g = layer.gradients([by_call[id(tap.output)] for tap in layer.taps])
+        g = layer.gradients([by_call[id(tap.output)].unsqueeze(0) for tap in layer.taps])[0]
         rows = layer.rows(layer.inputs(), g, free)
         if all(_same(row[-1], truth[n]) for n, row in rows.items()):
             followed.add((layer.weight, layer.bias))

@@ -22,6 +22,7 @@ from ..core.tree import Params, ravel, unravel
 from .passes import ELEMENTS, Chunk, Pass, Passes
 from .taps import Layer
 
+AT_ONCE = 1024  # examples whose part of a full matrix is added at a time
 WIDE = torch.float64  # sums over all data are kept in doubles
 
 
@@ -66,20 +67,15 @@ def diagonal(passes: Passes, left: Params | None = None, right: Params | None = 
     for chunk in run:
         if chunk.head is not None:
             _add(values, _of_head(chunk, chunk.head, bases))
-        if chunk.layers:
-            inputs = [layer.inputs() for layer in chunk.layers]
-            sums: list[Tensor | None] = [None] * len(inputs)  # of squared gradients, where each example has one place
-            for k in range(chunk.root.columns):
-                for j, (layer, a, g) in enumerate(zip(chunk.layers, inputs, chunk.gradients(k))):
-                    g = _turned(g, bases[0].get(layer.weight or ""))
-                    if a.shape[1] == 1:
-                        before = sums[j]
-                        sums[j] = g.square() if before is None else before + g.square()
-                    else:
-                        _add(values, _squares(layer, _turned(a, bases[1].get(layer.weight or "")), g, params))
-            for layer, a, total in zip(chunk.layers, inputs, sums):
-                if total is not None:
-                    _add(values, _pooled(layer, _turned(a, bases[1].get(layer.weight or "")), total))
+        inputs = [_turned(layer.inputs(), bases[1].get(layer.weight or "")) for layer in chunk.layers]
+        for each in chunk.gradients():
+            for layer, a, g in zip(chunk.layers, inputs, each):
+                g = _turned(g, bases[0].get(layer.weight or ""))
+                if a.shape[1] == 1:
+                    _add(values, _pooled(layer, a, g.square().sum(0)))
+                else:
+                    for column in g:
+                        _add(values, _squares(layer, a, column, params))
         for rows in chunk.singly():
             _add(values, {n: x.square().sum(0) for n, x in rows.items()})
     return Diagonals({n: x * run.scale for n, x in values.items()}, run)
@@ -104,18 +100,19 @@ def kronecker(passes: Passes) -> Factors:
         if chunk.head is not None:
             gram = chunk.root.gram()
             _add(left, dict.fromkeys(chunk.head.names, gram))
-        if chunk.layers:
-            inputs = [None if layer.dense else layer.inputs() for layer in chunk.layers]
-            for k in range(chunk.root.columns):
-                for layer, a, g in zip(chunk.layers, inputs, chunk.gradients(k)):
-                    if a is not None:
-                        _add(plain, _squares(layer, a, g, passes.params))
-                        continue
-                    g = g.squeeze(2)  # (B, T, o)
-                    if layer.weight is not None:
-                        _add(left, {layer.weight: g.flatten(0, 1).mT @ g.flatten(0, 1)})
-                    if layer.bias is not None:
-                        _add(left, {layer.bias: g.sum(1).mT @ g.sum(1)})
+        inputs = [None if layer.dense else layer.inputs() for layer in chunk.layers]
+        for each in chunk.gradients():
+            for layer, a, g in zip(chunk.layers, inputs, each):
+                if a is not None:
+                    for column in g:
+                        _add(plain, _squares(layer, a, column, passes.params))
+                    continue
+                g = g.squeeze(3)  # (K, B, T, o)
+                gram = _gram(g.flatten(0, 2))
+                if layer.weight is not None:
+                    _add(left, {layer.weight: gram})
+                if layer.bias is not None:
+                    _add(left, {layer.bias: gram if g.shape[2] == 1 else _gram(g.sum(2).flatten(0, 1))})
         for rows in chunk.singly():
             _add(plain, {n: x.square().sum(0) for n, x in rows.items()})
     left = {n: x * run.scale for n, x in left.items()}
@@ -129,26 +126,24 @@ def full(passes: Passes) -> Matrix:
     params = passes.params
     total = sum(x.numel() for x in params.values())
     made = torch.zeros(total, total, dtype=WIDE, device=next(iter(params.values())).device)
-    order: Tensor | None = None  # of the elements in what was summed, where it is not that of the params
     run = passes.run(max(1, ELEMENTS // total))
+    linear = _Linear(made, params)
     for chunk in run:
         if (single := _single(chunk)) is not None:
-            layer, h = single
-            order = _add_linear(made, layer, h, params)
+            linear.take(*single)
             continue
         inputs = [layer.inputs() for layer in chunk.layers]
         head = None if chunk.head is None else chunk.head.inputs()
+        columns = (column for each in chunk.gradients() for column in zip(*each))
         singles = chunk.singly()
         for k in range(chunk.root.columns):
             rows: Params = next(singles) if chunk.others else {}
-            for layer, a, g in zip(chunk.layers, inputs, chunk.gradients(k) if chunk.layers else ()):
+            for layer, a, g in zip(chunk.layers, inputs, next(columns) if chunk.layers else ()):
                 rows = rows | layer.rows(a, g, params)
             if chunk.head is not None and head is not None:
                 rows = rows | chunk.head.rows(head, chunk.root.column(k)[:, None, None], params)
-            flat = ravel({n: rows[n] for n in params}, 1)
-            made += flat.mT @ flat
-    made = made if order is None else made[order][:, order]
-    return Matrix(made.mul_(run.scale), run)
+            made += _gram(ravel({n: rows[n] for n in params}, 1))
+    return Matrix(linear.done().mul_(run.scale), run)
 
 
 def low_rank(passes: Passes, rank: int, sweeps: int = 30, tolerance: float = 1e-6) -> Directions:
@@ -223,26 +218,56 @@ def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
         return layer, chunk.root.matrices()
     if layer.inputs().shape[1] != 1:
         return None
-    g = torch.stack([chunk.gradients(k)[0][:, 0, 0] for k in range(chunk.root.columns)], 1)  # (B, K, o)
+    g = torch.cat([each[0][:, :, 0, 0] for each in chunk.gradients()]).transpose(0, 1)  # (B, K, o)
     return layer, g.mT @ g
 
 
-def _add_linear(made: Tensor, layer: Layer, h: Tensor, params: Params) -> Tensor:
-    """Adds sum_n H_n x a_n a_n', with a bias as one more input; returns where the params' elements are in it."""
-    a = layer.inputs()[:, 0, 0]
-    if layer.bias is not None:
-        a = torch.cat([a, torch.ones_like(a[:, :1])], 1)
-    o, i = h.shape[-1], a.shape[1]
-    blocks = made.view(o, i, o, i)
-    for p in range(o):
-        ahead = (a.unsqueeze(1) * h[:, p, p:].unsqueeze(-1)).flatten(1)  # (B, (o - p) i)
-        row = (a.mT @ ahead).reshape(i, o - p, i)
-        blocks[p, :, p:] += row
-        blocks[p + 1 :, :, p] += row[:, 1:].permute(1, 2, 0)
-    places = torch.arange(o * i, device=a.device).reshape(o, i)
-    width = i if layer.bias is None else i - 1
-    parts = {layer.weight: places[:, :width].reshape(-1), layer.bias: places[:, -1]}
-    return torch.cat([parts[n] for n in params])
+class _Linear:
+    """Adds sum_n H_n x a_n a_n' to a matrix, with a bias as one more input; for many examples at a time, since each
+    time the whole matrix is read and written."""
+
+    def __init__(self, made: Tensor, params: Params) -> None:
+        self.made, self.params = made, params
+        self.layer: Layer | None = None
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+
+    def take(self, layer: Layer, h: Tensor) -> None:
+        """The examples of a batch."""
+        a = layer.inputs()[:, 0, 0]
+        a = a if layer.bias is None else torch.cat([a, torch.ones_like(a[:, :1])], 1)
+        self.layer = layer
+        self.waiting.append((a, h))
+        if sum(len(x) for x, _ in self.waiting) >= AT_ONCE:
+            self._add()
+
+    def done(self) -> Tensor:
+        """The matrix, in the order of the params."""
+        if self.layer is None:
+            return self.made
+        if self.waiting:
+            self._add()
+        whole = self.made.triu_()
+        whole += whole.triu(1).mT
+        if self.layer.bias is None:
+            return whole
+        o = self.params[self.layer.bias].numel()
+        places = torch.arange(len(whole), device=whole.device).reshape(o, -1)
+        parts = {self.layer.weight: places[:, :-1].reshape(-1), self.layer.bias: places[:, -1]}
+        order = torch.cat([parts[n] for n in self.params])
+        return whole[order][:, order]
+
+    def _add(self) -> None:
+        """The blocks on and above the diagonal."""
+        a, h = (torch.cat(x) for x in zip(*self.waiting))
+        self.waiting = []
+        o, i = h.shape[-1], a.shape[1]
+        for p in range(o):
+            ahead = (a.unsqueeze(1) * h[:, p, p:].unsqueeze(-1)).flatten(1)  # (B, (o - p) i)
+            self.made[p * i : (p + 1) * i, p * i :] += a.mT @ ahead
+
+
+def _gram(rows: Tensor) -> Tensor:
+    return rows.mT @ rows
 
 
 def _pooled(layer: Layer, a: Tensor, squared: Tensor) -> Params:

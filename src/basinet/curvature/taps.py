@@ -66,8 +66,9 @@ class Layer:
         return _joined([tap.read() for tap in self.taps])
 
     def gradients(self, each: Sequence[Tensor]) -> Tensor:
-        """g, (B, T, groups, o / groups), from a gradient for each call."""
-        return _joined([tap.places(g) for tap, g in zip(self.taps, each)])
+        """g, (K, B, T, groups, o / groups), from K gradients for each call, (K, *shape of z)."""
+        k = len(each[0])
+        return _joined([tap.places(g.flatten(0, 1)) for tap, g in zip(self.taps, each)]).unflatten(0, (k, -1))
 
     def rows(self, inputs: Tensor, gradients: Tensor, params: Params) -> Params:
         """The gradient of each example, leaves (B, *shape)."""

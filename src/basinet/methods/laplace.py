@@ -65,7 +65,7 @@ class Laplace(Method):
     prior_precision: float | str | None = None  # None: the prior's; a number; "marglik", "layers", "validation": tuned
     noise: Literal["marglik"] | None = None  # choose the learned noise of a Gaussian by marginal likelihood; None: no
     via: Via = "linear"  # how it predicts: by the linear function whose curvature this is, or sample, probit, bridge
-    batch_size: int | None = 128  # examples at a time; None: all. What is found does not depend on it
+    batch_size: int | None = 256  # examples at a time; None: all. What is found does not depend on it
 
     def __post_init__(self) -> None:
         if self.structure is not None and self.structure not in STRUCTURES:
@@ -114,16 +114,15 @@ class Laplace(Method):
         factors, r = dict.fromkeys(prior, 1.0), 1.0
         if self.prior_precision == "validation":
             assert val is not None
-            each = (_posterior(passes, curved, prior, dict.fromkeys(prior, m)) for m in FACTORS)
+            each = (_posterior(passes, curved, prior, dict.fromkeys(prior, m))[0] for m in FACTORS)
             tried = [self._loss(family, problem, val, noise) for family in each]
             factors = dict.fromkeys(prior, FACTORS[tried.index(min(tried))])
             told = {"tried_factor": FACTORS, "tried_nll": tried}
         elif self.noise or self.prior_precision in TUNED:
             factors, r = evidence.best(curved.eigenvalues(prior), self._groups(prior), self.noise is not None)
-        a, s = problem.shares
-        volume = curved.volume(a * r, {n: s * factors[n] * x for n, x in prior.items()})
+        family, volume = _posterior(passes, curved, prior, factors, r)
         told |= {"log_evidence": [evidence.value(volume, factors, r)], "prior_factor": list(factors.values())}
-        return Finished(_posterior(passes, curved, prior, factors, r), told)
+        return Finished(family, told)
 
     def _groups(self, names: Iterable[str]) -> dict[str, str]:
         """Which tensors have one factor of the prior's precision."""
@@ -253,13 +252,13 @@ def _evidence(passes: Passes, prior: Mapping[str, float], run: Pass) -> Evidence
 
 def _posterior(
     passes: Passes, curved: Curved, prior: Mapping[str, float], factors: Mapping[str, float], r: float = 1.0
-) -> Family:
-    """The posterior with the prior's precision times factors and the noise's times r."""
+) -> tuple[Family, float]:
+    """The posterior with the prior's precision times factors and the noise's times r, and its volume."""
     (params, buffers), (a, s) = passes.point, passes.problem.shares
     centre = passes.params
     precision = {n: s * factors[n] * prior[n] for n in centre}
     rest = {n: x for n, x in params.items() if n not in centre}
-    part = curved.posterior(centre, a * r, precision, {} if rest else buffers)
+    part, volume = curved.posterior(centre, a * r, precision, {} if rest else buffers)
     if r != 1.0:
         rest[LOG_NOISE] = rest[LOG_NOISE] - 0.5 * math.log(r)
-    return Partial(Delta(rest, buffers), part) if rest else part
+    return (Partial(Delta(rest, buffers), part) if rest else part), volume
