@@ -238,6 +238,15 @@ def test_what_is_no_matrix_has_its_diagonal_beside_kronecker_factors():
     assert set(found.diagonal) | set(found.left) == set(p.params)
 
 
+@pytest.mark.parametrize(
+    ("case", "others"),
+    [("cnn", ()), ("series", ()), ("twice", ("scale",)), ("tied", ("embed.weight", "middle.weight"))],
+)
+def test_parameters_are_followed_through_their_layers_where_that_gives_their_gradients(case, others):
+    chunk = next(iter(passes(case).run()))
+    assert set(chunk.others) >= set(others) and (set(chunk.others) == set(others) or case == "tied")
+
+
 def test_places_are_summed_over_as_if_they_were_examples():
     p = passes("series")
     found = structures.kronecker(p)
