@@ -188,6 +188,16 @@ class Posterior:
         """The log density of the mixture of members at `params`."""
         return self.family.log_prob(params)
 
+    def scaled(self, factor: float) -> Posterior:
+        """The posterior with the covariance of every member times a factor, its means as they are: for Gaussian
+        families. `info` holds the factor, over all scalings."""
+        parts = []
+        for part in self.parts:
+            before = part.info.get("covariance_scale", 1.0)
+            info = part.info | {"covariance_scale": before * factor}
+            parts.append(replace(part, family=part.family.scaled(factor), info=info))
+        return Posterior(tuple(parts), self.weights)
+
     def points(self) -> list[Point]:
         """The mean of each member, as a list: where methods start that are given this posterior."""
         return [take(p.family, i).mean() for p in self.parts for i in range(len(p.members))]

@@ -60,13 +60,35 @@ class Tied(nn.Module):
         return F.linear(torch.tanh(self.deep(self.words(ids).mean(1))) * scale, self.words.weight)
 
 
+class Same(torch.autograd.Function):
+    """A user's own function, which has no rule for several gradients at once, nor for a forward derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (1 - ctx.saved_tensors[0].tanh().square())
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.gain = nn.Linear(3, 4), nn.Linear(4, 2), nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return self.gain * self.last(Same.apply(self.first(x)))
+
+
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.cell, self.last = nn.LSTM(3, 2, batch_first=True), nn.Linear(2, 2)
+        self.first, self.cell, self.last = nn.Linear(3, 3), nn.LSTM(3, 2, batch_first=True), nn.Linear(2, 2)
 
     def forward(self, x):
-        return self.last(self.cell(x)[0][:, -1])
+        return self.last(self.cell(self.first(x))[0][:, -1])
 
 
 def convolutions() -> nn.Module:
@@ -99,13 +121,24 @@ NETWORKS = {  # network, inputs, and the names that are tapped (None: all)
         None,
     ),
     "steps": (lambda: Steps(True), normal("steps", 3, 4, 3), None),
-    "steps first": (lambda: Steps(False), normal("steps", 3, 4, 3), {"last"}),
+    "steps first": (lambda: Steps(False), normal("as many", 3, 3, 3), {"last"}),  # as many steps as examples
+    "one place": (
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 2)),
+        normal("one place", 3, 4, 3, 3),
+        None,
+    ),
     "steps out": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), normal("out", 3, 2, 3), None),
     "tied, a dict": (Tied, IDS, {"deep"}),
-    "recurrent": (Recurrent, normal("recurrent", 2, 3, 3), {"last"}),
+    "recurrent": (Recurrent, normal("recurrent", 2, 3, 3), {"first", "last"}),
+    "own function": (Own, normal("own", 3, 3), {"first", "last"}),
     "transformer": (transformer, normal("transformer", 3, 3, 4), {"linear1", "linear2", "norm1", "norm2", "2"}),
     "logistic": (lambda: nn.Linear(3, 1), normal("logistic", 4, 3), None),
 }
+
+
+def moments(*args, **options) -> tuple[Tensor, Tensor]:
+    mean, spread = zip(*linear.moments(*args, **options))
+    return torch.cat(mean), torch.cat(spread)
 
 
 def problem_of(make) -> Problem:
@@ -192,7 +225,7 @@ def test_moments_are_those_of_the_dense_jacobian(network, structure):
     family = FAMILIES[structure](point.params)
     mean, covariance = dense(problem, family, point, inputs)
     for full_matrix, expected in ((True, covariance), (False, covariance.diagonal(dim1=1, dim2=2))):
-        found, spread = linear.moments(problem, family, point, inputs, full=full_matrix)
+        found, spread = moments(problem, family, point, inputs, full=full_matrix)
         torch.testing.assert_close(found, mean, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(spread, expected, rtol=1e-9, atol=1e-11)
         assert not found.requires_grad and not spread.requires_grad
@@ -215,19 +248,31 @@ def test_little_room_and_small_batches_change_nothing(structure, full_matrix, mo
         problem = problem_of(make)
         point = point_of(problem)
         family = FAMILIES[structure](point.params)
-        whole = linear.moments(problem, family, point, inputs, full=full_matrix)
-        small = linear.moments(problem, family, point, inputs, full=full_matrix, batch_size=2)
+        whole = moments(problem, family, point, inputs, full=full_matrix)
+        small = moments(problem, family, point, inputs, full=full_matrix, batch_size=2)
         monkeypatch.setitem(linear.ROOM, "cpu", 64)  # an input and an output at a time
-        tight = linear.moments(problem, family, point, inputs, full=full_matrix)
+        tight = moments(problem, family, point, inputs, full=full_matrix)
         monkeypatch.undo()
         for made in (small, tight):
             torch.testing.assert_close(made, whole, rtol=1e-10, atol=1e-12)
 
 
+def test_layers_may_share_a_basis():
+    """Gradients are turned once for a layer's matrix and its shift, and again for the next layer."""
+    make = lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))  # noqa: E731
+    problem = problem_of(make)
+    point, inputs = point_of(problem), NETWORKS["dense"][1]
+    family = kronecker(point.params)
+    basis = torch.linalg.qr(normal("basis", 4, 4))[0]
+    family = Kronecker(**(vars(family) | {"left": {n: basis.clone() for n in point.params}}))
+    covariance = dense(problem, family, point, inputs)[1]
+    torch.testing.assert_close(moments(problem, family, point, inputs, full=True)[1], covariance)
+
+
 def test_a_point_does_not_spread():
     problem = problem_of(NETWORKS["dense"][0])
     point, inputs = point_of(problem), NETWORKS["dense"][1]
-    mean, spread = linear.moments(problem, Delta(point.params, {}), point, inputs, full=True)
+    mean, spread = moments(problem, Delta(point.params, {}), point, inputs, full=True)
     assert torch.equal(spread, torch.zeros(5, 3, 3).double())
     torch.testing.assert_close(mean, problem.outputs(point.params, point.buffers, inputs)[0])
 
@@ -236,7 +281,9 @@ def drawn(problem: Problem, families: list[Family], samples: int) -> Draws:
     return Draws(problem, stack(families), KEY.spread(len(families)).key, samples)
 
 
-@pytest.mark.parametrize("network", ["dense", "convolutions", "tied, a dict", "recurrent", "transformer"])
+@pytest.mark.parametrize(
+    "network", ["dense", "convolutions", "tied, a dict", "recurrent", "transformer", "own function"]
+)
 def test_samples_are_the_mean_and_the_jacobian_times_the_step(network):
     make, inputs, _ = NETWORKS[network]
     problem = problem_of(make)
@@ -265,7 +312,7 @@ def test_samples_have_the_moments(structure):
     family, count = FAMILIES[structure](point.params), 4000
     draws = drawn(problem, [family], count)
     outputs = tangent.samples(draws, draws.centres(), inputs)[0][0]
-    mean, covariance = linear.moments(problem, family, point, inputs, full=True)
+    mean, covariance = moments(problem, family, point, inputs, full=True)
     variance = covariance.diagonal(dim1=1, dim2=2)
     assert float(((outputs.mean(0) - mean) / (variance / count).sqrt()).abs().max()) < Z
     found = torch.einsum("sbi,sbj->bij", outputs - mean, outputs - mean) / count
@@ -286,6 +333,17 @@ def test_parts_and_batch_sizes_do_not_change_samples():
     torch.testing.assert_close(kept, whole[:, :, 1:], rtol=1e-10, atol=1e-12)
 
 
+def test_norm_statistics_that_are_refreshed_are_those_of_the_mean():
+    problem = problem_of(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)))
+    point, inputs = point_of(problem), normal("training", 40, 3)
+    family = Diagonal(point.params, {n: 0.1 + 0 * x for n, x in point.params.items()}, point.buffers)
+    draws = Draws(problem, stack([family]), KEY.spread(1).key, 2, refresh=inputs)
+    [centre] = draws.centres()
+    expected = F.linear(inputs, point.params["0.weight"], point.params["0.bias"]).mean(0)
+    torch.testing.assert_close(centre.buffers["1.running_mean"], expected)
+    assert centre.params is point.params or all(torch.equal(centre.params[n], x) for n, x in point.params.items())
+
+
 def test_memory_does_not_grow_with_the_jacobian():
     """1,000 outputs of 46,000 parameters: 50 rows of J would be 9 GB."""
     problem = Problem(lambda: nn.Sequential(nn.Linear(8, 40), nn.Tanh(), nn.Linear(40, 1000)), Categorical())
@@ -303,7 +361,7 @@ def test_memory_does_not_grow_with_the_jacobian():
             return out
 
     with Largest():
-        _, variance = linear.moments(problem, family, point, inputs, full=False)
+        _, variance = moments(problem, family, point, inputs, full=False)
     assert seen <= 2 * linear.ROOM["cpu"]
     a = torch.tanh(inputs @ point.params["0.weight"].T + point.params["0.bias"])
     w = point.params["2.weight"]

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 import basinet as bn
+from basinet.compare import table
 from basinet.core.noise import Noise
 from basinet.core.tree import Point, stack
+from basinet.data.targets import Classes
 from basinet.engine import Member, Method
 from basinet.engine.method import Schedule
 from basinet.families import Delta, Diagonal, Empirical, Family, Full, Kronecker, Partial
@@ -67,8 +69,9 @@ INPUTS = normal("inputs", 6, 4)
 
 
 def moments(problem: bn.Problem, families: list[Diagonal], full: bool = True) -> tuple[Tensor, Tensor]:
-    made = [linear.moments(problem, f, f.mean(), INPUTS, full=full) for f in families]
-    return torch.stack([m for m, _ in made]), torch.stack([c for _, c in made])
+    made = [zip(*linear.moments(problem, f, f.mean(), INPUTS, full=full)) for f in families]
+    mean, spread = zip(*((torch.cat(m), torch.cat(c)) for m, c in made))
+    return torch.stack(mean), torch.stack(spread)
 
 
 # regression
@@ -213,7 +216,7 @@ def test_linear_samples_average_to_the_integral_of_two_classes():
     family = diagonal(problem.init(Noise.seed(0)), 1.0)
     count = 4000
     made = posterior(problem, [family]).predict(INPUTS, samples=count, via="linear")
-    mean, variance = linear.moments(problem, family, family.mean(), INPUTS, full=False)
+    mean, variance = (x[0] for x in moments(problem, [family], full=False))
     z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
     density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
     exact = torch.trapezoid(density * (mean + variance.sqrt() * z).sigmoid(), z).unsqueeze(-1)
@@ -303,6 +306,18 @@ def test_scores_of_a_posterior_are_those_of_its_predictive(how):
     assert bn.score(plain, bn.Data(INPUTS, targets), samples=4, via=how) == pytest.approx(streamed)
 
 
+def test_tables_leave_out_what_closed_forms_do_not_have():
+    made = posterior(CLASSES, members(CLASSES), Told())
+    target = Classes(name="y", values=("a", "b", "c"))
+    columns = target.predictions(made.predict(INPUTS), 0.9)
+    assert set(columns) == {"class", "entropy", "p_a", "p_b", "p_c"}
+    assert {"aleatoric", "epistemic"} <= set(target.predictions(made.predict(INPUTS, via="linear"), 0.9))
+    scores = bn.score(made, bn.Data(INPUTS, torch.tensor([0, 1, 2, 0, 1, 2])))
+    record = {"method": "Told", "members": 3, "scores": scores, "fit_seconds": 0.0, "score_seconds": 0.0}
+    heads, rows = table([record])
+    assert rows[0][heads.index("epistemic")] == "-"
+
+
 def test_numbers_are_scored_in_closed_form():
     made = posterior(REAL, members(REAL), Told())
     targets = normal("targets", 6, 2)
@@ -344,6 +359,24 @@ def test_dicts_go_through():
     made = posterior(problem, [family])
     for how, samples in (("linear", 20), ("probit", 1), ("bridge", 1)):
         assert made.predict(inputs, via=how).outputs.shape == (1, samples, 2, 2)
+
+
+def test_the_covariance_of_all_members_is_scaled(tmp_path):
+    made = posterior(REAL, members(REAL))
+    wide = made.scaled(2.0).scaled(1.5)
+    one, other = made.predict(INPUTS, via="linear"), wide.predict(INPUTS, via="linear")
+    torch.testing.assert_close(other.within, 3 * one.within)
+    torch.testing.assert_close(other.mean, one.mean)
+    torch.testing.assert_close(other.between, one.between)
+    assert wide.info["covariance_scale"] == 3.0 and "covariance_scale" not in made.info
+    wide.save(tmp_path / "saved")
+    back = bn.load(tmp_path / "saved", lambda: net(2))
+    assert torch.equal(back.predict(INPUTS, via="linear").within, other.within)
+    flat = made.scaled(0.0).predict(INPUTS, samples=4)
+    assert float(flat.within.max()) < 1e-20
+    points = posterior(CLASSES, [Empirical(stack([f.centre for f in members(CLASSES)]), {}, 3)])
+    with pytest.raises(ValueError, match="Empirical is not Gaussian"):
+        points.scaled(2.0)
 
 
 # errors

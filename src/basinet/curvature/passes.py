@@ -18,13 +18,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, Point, take, tree_map
-from ..data import Data, Piece, Stream, pieces
+from ..data import Data, Piece, Stream, pieces, some
 from ..problem import Problem
 from . import roots
 from .taps import Layer, Taps
 
 Kind = Literal["ggn", "fisher", "hessian"]
 ELEMENTS = 2**24  # numbers in what is made for a batch beside its activations
+WIDTH = 2**26  # numbers that go into all layers, for a batch: patches of convolutions are many
 FEW = 4  # examples on which layers are tried
 
 
@@ -58,8 +59,7 @@ class Passes:
 
     def few(self) -> Any:
         """A few inputs."""
-        first = next(iter(pieces(self.data, FEW)))
-        return tree_map(lambda x: x[:FEW], first.inputs)
+        return tree_map(lambda x: x[:FEW], some(self.data).inputs)
 
 
 class Pass:
@@ -72,11 +72,9 @@ class Pass:
         self.elements = 0.0  # of the targets, weighted, of all N in the end
 
     def __iter__(self) -> Iterator[Chunk]:
-        passes, followed = self.passes, None
+        passes, followed = self.passes, _follow(self.passes, self.passes.few())
         learned = passes.problem.split(passes.point.params)[1]
-        for number, piece in enumerate(self._pieces()):
-            if followed is None:
-                followed = _follow(passes, take(piece.inputs, slice(0, FEW)))
+        for number, piece in enumerate(self._pieces(max(1, WIDTH // followed.width))):
             chunk = Chunk(passes, piece, followed, passes.noise.split("labels").split(number))
             self.seen += len(piece.targets)
             with torch.no_grad():
@@ -90,14 +88,14 @@ class Pass:
         self.log_likelihood *= self.scale
         self.elements *= self.scale
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self, most: int) -> Iterator[Piece]:
         """Batches, cut where they are too long, of the subset."""
         passes, data = self.passes, self.passes.data
         left = passes.subset or data.n
         if isinstance(data, Data) and left < data.n:
             order = passes.noise.split("subset").permutation(data.n)[:left].to(data.targets.device)
             data = data.take(order.sort().values)
-        size = min(passes.batch_size or data.n, self.limit or data.n)
+        size = min(passes.batch_size or data.n, self.limit or data.n, most)
         for piece in pieces(data, size):
             count = min(len(piece.targets), left)
             for begin in range(0, count, size):
@@ -116,6 +114,7 @@ class Followed:
     layers: frozenset[tuple[str | None, str | None]]
     others: tuple[str, ...]
     head: tuple[str | None, str | None] | None  # the layer whose output is the network's
+    width: int  # numbers that go into layers, an example
 
 
 class Chunk:
@@ -240,10 +239,12 @@ def _follow(passes: Passes, inputs: Any) -> Followed:
     asked = [*free.values(), *calls]
     found = torch.autograd.grad(outputs, asked, along, allow_unused=True, materialize_grads=True)
     truth, by_call = dict(zip(free, found)), dict(zip((id(x) for x in calls), found[len(free) :]))
-    followed = set()
+    followed, width = set(), 1
     for layer in layers:
         g = layer.gradients([by_call[id(tap.output)].unsqueeze(0) for tap in layer.taps])[0]
-        rows = layer.rows(layer.inputs(), g, free)
+        a = layer.inputs()
+        width += a[0].numel()
+        rows = layer.rows(a, g, free)
         if all(_same(row[-1], truth[n]) for n, row in rows.items()):
             followed.add((layer.weight, layer.bias))
     covered = {n for key in followed for n in key}
@@ -254,7 +255,7 @@ def _follow(passes: Passes, inputs: Any) -> Followed:
     last = layers[-1] if layers else None
     alone = last is not None and len(last.taps) == 1 and last.dense and last.taps[0].handed is outputs
     head = (last.weight, last.bias) if last is not None and alone and outputs.dim() == 2 else None
-    return Followed(frozenset(followed), others, head if head in followed else None)
+    return Followed(frozenset(followed), others, head if head in followed else None, width)
 
 
 def _same(found: Tensor, truth: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,14 +15,17 @@ from .taps import Taps, Use
 
 
 class Gradient(NamedTuple):
-    """The Jacobian of one parameter at b inputs: of a matrix g' a, summed over places; of any other parameter g.
-
-    Where the parameter's layer is the network's last, g is the same for all inputs, and has one row for all.
-    """
+    """The Jacobian of one parameter at b inputs: of a matrix g' a, summed over places; of any other parameter g."""
 
     a: Tensor | None  # (b, groups, places, i), for a matrix
     g: Tensor  # (b or 1, outputs, groups, places, o) for a matrix, else (b or 1, outputs, o)
+    last: bool  # the layer is the network's last: g has one row for all inputs, and is one where outputs and o agree
     layer: int  # equal for parameters of one layer: a matrix with one place and its shift have the same g
+
+    @property
+    def places(self) -> int:
+        """How many products g' a are summed, over all groups; one for what is no matrix."""
+        return 1 if self.a is None else self.a.shape[1] * self.a.shape[2]
 
     def whole(self) -> Tensor:
         """(b, outputs, o, i) for a matrix, over all groups; else g."""
@@ -44,35 +47,46 @@ def gradients(outputs: Tensor, taps: Taps, here: slice) -> dict[str, Gradient]:
     if taps.last is not None and taps.last[1] is outputs and outputs.dim() == 2:
         known[id(taps.uses[taps.last[0]][-1].gave)] = asked
     inside = {id(u.gave): u.gave for uses in taps.uses.values() for u in uses if id(u.gave) not in known}
-    if inside:
-        many = asked.expand(-1, *flat.shape)
-        found = torch.autograd.grad(
-            flat, list(inside.values()), many, retain_graph=True, allow_unused=True, is_grads_batched=True
-        )
-        for (key, x), g in zip(inside.items(), found):
-            known[key] = x.new_zeros(len(many), *x.shape) if g is None else g
-    return {name: _joined(uses, known) for name, uses in taps.uses.items() if uses}
+    for (key, x), g in zip(inside.items(), _backward(flat, list(inside.values()), asked)):
+        known[key] = x.new_zeros(len(asked), *x.shape) if g is None else g
+    return {name: _joined(uses, known, asked) for name, uses in taps.uses.items() if uses}
 
 
-def _joined(uses: list[Use], known: dict[int, Tensor]) -> Gradient:
+def _backward(flat: Tensor, inside: list[Tensor], asked: Tensor) -> Sequence[Tensor | None]:
+    """The gradients of some outputs of all inputs in each of the tensors, (outputs, *shape); None where there are
+    none."""
+    if not inside:
+        return ()
+    many = asked.expand(-1, *flat.shape)
+    try:
+        return torch.autograd.grad(flat, inside, many, retain_graph=True, allow_unused=True, is_grads_batched=True)
+    except RuntimeError:  # no rule to do several at once
+        each = [torch.autograd.grad(flat, inside, one, retain_graph=True, materialize_grads=True) for one in many]
+        return [torch.stack(gs) for gs in zip(*each)]
+
+
+def _joined(uses: list[Use], known: dict[int, Tensor], asked: Tensor) -> Gradient:
     """All uses of a parameter: their places in a row for a matrix, their sum otherwise."""
     b, layer = len(uses[0].gave), id(uses[0].gave)
+    last = len(uses) == 1 and known[layer] is asked
     each = [u.spread(known[id(u.gave)]).movedim(0, 1) for u in uses]  # (b, outputs, groups, places, o)
     if len(uses) > 1:
         each = [g.expand(b, *g.shape[1:]) for g in each]
         layer = id(uses)
     if uses[0].kind == "matrix":
         given = [u.given for u in uses if u.given is not None]
-        return (
-            Gradient(torch.cat(given, 2), torch.cat(each, 3), layer)
-            if len(uses) > 1
-            else Gradient(given[0], each[0], layer)
-        )
+        return Gradient(_in_a_row(given, 2), _in_a_row(each, 3), last, layer)
     if uses[0].kind == "scale":
         each, layer = [g * u.given.unsqueeze(1) for g, u in zip(each, uses) if u.given is not None], id(uses)
     one_place = each[0].shape[3] == 1
     sums = [(g.squeeze(3) if one_place else g.sum(3)).flatten(2) for g in each]
-    return Gradient(None, sums[0] if len(sums) == 1 else torch.stack(sums).sum(0), layer if one_place else id(uses))
+    return Gradient(
+        None, sums[0] if len(sums) == 1 else torch.stack(sums).sum(0), last, layer if one_place else id(uses)
+    )
+
+
+def _in_a_row(parts: list[Tensor], axis: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 def rows_of(problem: Problem, point: Point, rows: Any, names: list[str], here: slice) -> Params:

@@ -8,6 +8,7 @@ rows of J made, for some inputs at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -26,9 +27,9 @@ ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held 
 
 def moments(
     problem: Problem, family: Family, point: Point, inputs: Any, *, full: bool, batch_size: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Outputs at the mean, (B, *event), and the covariance of the linear function's E outputs at each input, (B, E, E),
-    or its diagonal, (B, E)."""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """For some inputs after others: outputs at the mean, (b, *event), and the covariance of the linear function's E
+    outputs at each input, (b, E, E), or its diagonal, (b, E)."""
     terms = _terms(family)
     names = [n for n in (*terms.blocks, *terms.names()) if n in problem.network.params]
     with torch.no_grad():
@@ -37,10 +38,9 @@ def moments(
     missing = [n for n in names if n not in layers]
     plan = _plan(terms, layers, point, few, full)
     step = batch_size or plan.inputs
-    made = []
-    with sdpa_kernel(SDPBackend.MATH):  # the fused forms have no rule to differentiate several outputs at once
-        for begin in range(0, leaves(inputs)[0].shape[0], step):
-            rows = take(inputs, slice(begin, begin + step))
+    for begin in range(0, leaves(inputs)[0].shape[0], step):
+        rows = take(inputs, slice(begin, begin + step))
+        with sdpa_kernel(SDPBackend.MATH):  # the fused forms have no rule to differentiate several outputs at once
             outputs, taps = run(problem, point, rows, list(layers))
             total = _Sum(outputs, full)
             for first in range(0, few.numel(), plan.outputs):
@@ -49,8 +49,7 @@ def moments(
                 by_rows = rows_of(problem, point, rows, missing, here) if missing else {}
                 with torch.no_grad():
                     _add(total, terms, found, by_rows, here)
-            made.append((outputs.detach(), total.sum))
-    return torch.cat([m for m, _ in made]), torch.cat([c for _, c in made])
+        yield outputs.detach(), total.sum
 
 
 class Block(NamedTuple):
@@ -156,62 +155,67 @@ class _Sum:
 
 
 def _add(total: _Sum, terms: Terms, found: dict[str, Gradient], by_rows: Params, here: slice) -> None:
-    turned: dict[tuple[int, int], Tensor] = {}  # g L, by layer and basis
+    weights: dict[tuple[int, int], Tensor] = {}  # by layer and basis: a matrix and its shift are one part
+    rows: dict[tuple[int, int], Tensor] = {}
     for name, block in terms.blocks.items():
-        if name in found:
-            _add_block(total, block, found[name], turned, here)
-        elif name in by_rows:
+        if name in by_rows:
             each = by_rows[name].reshape(len(total.sum), -1, *block.variance.shape)
             total.add(block.turned(each).flatten(2), block.variance.reshape(1, -1), here)
+        elif name in found and found[name].places > 1:
+            total.add(_turned_rows(block, found[name]), block.variance.reshape(1, -1), here)
+        elif name in found:
+            a, g, key = found[name].a, found[name].g, (found[name].layer, id(block.left))
+            if key not in rows:
+                g = g if a is None else g[:, :, 0, 0]
+                # outputs first, as they lie in memory
+                rows[key] = g if block.left is None else (g.transpose(0, 1) @ block.left).transpose(0, 1)
+            weights[key] = weights.get(key, 0) + _weights(block, a)
+    for key, g in rows.items():
+        total.add(g, weights[key], here)
     for family in terms.dense:
         if isinstance(family, Full) and all(n in found for n in family.centre):
-            total.add(_times_factor(family, found), None, here)
+            total.add(_times_factor(family, found, len(total.sum), here), None, here)
         else:
             total.add_matrix(lift(family.quad)(_rows(family, found, by_rows, len(total.sum), here)), here)
 
 
-def _add_block(
-    total: _Sum, block: Block, gradient: Gradient, turned: dict[tuple[int, int], Tensor], here: slice
-) -> None:
-    a, g, layer = gradient
-    if a is not None and a.shape[1] * a.shape[2] > 1:  # several groups or places
-        if block.right is not None and a.shape[2] < g.shape[1] * g.shape[-1]:
-            gradient, block = gradient._replace(a=a @ block.right), block._replace(right=None)
-        total.add(block.turned(gradient.whole()).flatten(2), block.variance.reshape(1, -1), here)
-        return
-    g = g if a is None else g[:, :, 0, 0]
-    if block.left is not None:
-        key = (layer, id(block.left))
-        if key not in turned:
-            turned[key] = (g.transpose(0, 1) @ block.left).transpose(0, 1)  # outputs first, as they lie in memory
-        g = turned[key]
+def _weights(block: Block, a: Tensor | None) -> Tensor:
+    """V (a R)^2 for a matrix with one place, (b, o); V for a shift, (1, o)."""
     if a is None:
-        total.add(g, block.variance.reshape(1, -1), here)
-    else:
-        a = a[:, 0, 0] if block.right is None else a[:, 0, 0] @ block.right
-        total.add(g, a.square() @ block.variance.T, here)
+        return block.variance.reshape(1, -1)
+    a = a[:, 0, 0] if block.right is None else a[:, 0, 0] @ block.right
+    return a.square() @ block.variance.T
 
 
-def _times_factor(family: Full, found: dict[str, Gradient]) -> Tensor:
+def _turned_rows(block: Block, gradient: Gradient) -> Tensor:
+    """The Jacobian of a matrix with several places in the bases of its covariance, (b, outputs, o * i): a or the
+    product is turned, whichever is less."""
+    a, g = gradient.a, gradient.g
+    if a is not None and block.right is not None and a.shape[2] < g.shape[1] * g.shape[-1]:
+        gradient, block = gradient._replace(a=a @ block.right), block._replace(right=None)
+    return block.turned(gradient.whole()).flatten(2)
+
+
+def _times_factor(family: Full, found: dict[str, Gradient], b: int, here: slice) -> Tensor:
     """J times the factor, (b, outputs, P). Where layers have one place, each row of a matrix is multiplied by a before
     g combines the rows, and only up to where the triangle ends: fewer products than with J itself, by twice the
     number of outputs."""
-    product: Any = 0
+    product = family.factor.new_zeros(b, here.stop - here.start, len(family.factor))
     begin = 0
     for name, centre in family.centre.items():
         end = begin + centre.numel()
-        factor = family.factor[begin:end, :end]
-        a, g, _ = found[name]
-        if a is not None and a.shape[1] == a.shape[2] == 1:
-            o, i = g.shape[-1], a.shape[-1]
-            along = a.new_zeros(len(a), o, end)
-            for k in range(o):
-                last = begin + (k + 1) * i
-                along[:, k, :last] = a[:, 0, 0] @ factor[k * i : (k + 1) * i, :last]
-            each = g[:, :, 0, 0] @ along
-        else:
-            each = found[name].whole().flatten(2) @ factor
-        product = product + torch.nn.functional.pad(each, (0, len(family.factor) - end))
+        a, g, of_last, _ = found[name]
+        if a is None or found[name].places > 1:
+            product[..., :end] += found[name].whole().flatten(2) @ family.factor[begin:end, :end]
+            begin = end
+            continue
+        rows = range(here.start, here.stop) if of_last else range(g.shape[-1])  # of the last, an output has its own row
+        along = product if of_last else a.new_zeros(b, len(rows), end)
+        for k, row in enumerate(rows):
+            first, last = (begin + r * a.shape[-1] for r in (row, row + 1))
+            along[:, k, :last].addmm_(a[:, 0, 0], family.factor[first:last, :last])
+        if not of_last:
+            product[..., :end] += g[:, :, 0, 0] @ along
         begin = end
     return product
 

@@ -8,7 +8,7 @@ what inputs have in common; so draws are made this way whatever the number of ou
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,10 +89,23 @@ def _moved(problem: Problem, centre: Point, steps: Params, count: int, rows: Any
         moved: Any = torch.func.jvp(outputs_at, (start,), (step,))
         return moved[0] + moved[1]
 
-    try:
-        return lift(along)(steps)
-    except (RuntimeError, ValueError, TypeError):  # no rule to do several at once
-        return torch.stack([along(take(steps, i)) for i in range(count)])
+    for way in (lift(along), lambda many: torch.stack([along(take(many, i)) for i in range(count)])):
+        try:
+            return way(steps)
+        except (RuntimeError, ValueError, TypeError):  # no rule to do several at once, or none to go forward
+            continue
+    return torch.stack([_twice_back(outputs_at, start, take(steps, i)) for i in range(count)])
+
+
+def _twice_back(outputs_at: Callable[[Params], Tensor], start: Params, step: Params) -> Tensor:
+    """f + J step without forward derivatives: J'u is linear in u, and the gradient of u'J step in u is J step."""
+    with torch.enable_grad():
+        params = {n: x.detach().clone().requires_grad_() for n, x in start.items()}
+        outputs = outputs_at(params)
+        u = torch.zeros_like(outputs, requires_grad=True)
+        back = torch.autograd.grad(outputs, list(params.values()), u, create_graph=True, materialize_grads=True)
+        product = torch.stack([(g * step[n]).sum() for n, g in zip(params, back)]).sum()
+        return outputs.detach() + torch.autograd.grad(product, u)[0]
 
 
 def _random(family: Family) -> set[str]:

@@ -22,7 +22,6 @@ from ..problem import Problem
 _CONVOLUTIONS: dict[Any, int] = {torch.conv1d: 1, torch.conv2d: 2}
 _NORMS: tuple[Any, ...] = (F.batch_norm, F.group_norm, F.layer_norm)
 
-
 Kind = Literal["matrix", "scale", "shift"]
 
 
@@ -96,14 +95,17 @@ class Taps(TorchFunctionMode):
         if isinstance(padding, str) or input.dim() != d + 2 or input.shape[0] != self.examples:
             return None
         out = self._open(func(input, weight, bias, stride, padding, dilation, groups))
-        flat = (lambda x: x) if d == 2 else (lambda x: (0, *x) if isinstance(x, tuple) else (0, x))
-        ones = (lambda x: x) if d == 2 else (lambda x: (1, *x) if isinstance(x, tuple) else (1, x))
-        planes = input.detach() if d == 2 else input.detach().unsqueeze(2)
-        kernel = tuple(weight.shape[2:]) if d == 2 else (1, weight.shape[2])
+
+        def plane(x: Any, first: int) -> tuple[int, ...]:
+            """For two axes; where there is one, it is the second."""
+            values = tuple(x) if isinstance(x, (tuple, list)) else (x,) * d
+            return (first, *values) if d == 1 else values
 
         def given() -> Tensor:
-            columns = F.unfold(planes, kernel, ones(dilation), flat(padding), ones(stride))  # (B, groups * i, places)
-            return columns.unflatten(1, (groups, -1)).transpose(2, 3)
+            images = input.detach().unsqueeze(2) if d == 1 else input.detach()
+            kernel = plane(weight.shape[2:], 1)
+            columns = F.unfold(images, kernel, plane(dilation, 1), plane(padding, 0), plane(stride, 1))
+            return columns.unflatten(1, (groups, -1)).transpose(2, 3)  # from (B, groups * i, places)
 
         def spread(g: Tensor) -> Tensor:
             lead = g.dim() - out.dim()

@@ -86,23 +86,35 @@ class Predictor:
             return Outputs(*forward(self.draws, inputs, self._kept, batch_size, begin))
         if self.via == "linear" and not self._normal(inputs):
             return Outputs(*samples(self._plain, self._centres, inputs, self._kept, batch_size))
-        made = [self._moments(m, inputs, batch_size) for m in range(len(self))]
-        mean = torch.stack([f for f, _ in made]).unsqueeze(1)
-        spread = torch.stack([c for _, c in made]).unsqueeze(1)
-        learned = tree_map(
-            lambda x: x.unsqueeze(1), stack([self.draws.problem.split(p.params)[1] for p in self._centres])
-        )
+        made = [self._closed(m, inputs, batch_size) for m in range(len(self))]
+        outputs = torch.stack([x for x, _ in made]).unsqueeze(1)
+        learned = [self.draws.problem.split(p.params)[1] for p in self._centres]
+        of_members = tree_map(lambda x: x.unsqueeze(1), stack(learned))
         if self.via == "linear":
-            return Outputs(mean, learned, covariance=spread)
-        if self.via == "probit":
-            logits = probit(mean, spread.reshape(mean.shape))
-            return Outputs(_log_probs(logits, self.draws.problem.likelihood), learned, closed=True)
-        return Outputs(bridge(mean, _own_blocks(spread, mean.shape)), learned, closed=True)
+            return Outputs(outputs, of_members, covariance=torch.stack([x for _, x in made]).unsqueeze(1))
+        return Outputs(outputs, of_members, closed=True)
 
-    def _moments(self, m: int, inputs: Any, batch_size: int | None) -> tuple[Tensor, Tensor]:
-        family = take(self.draws.family, m)
-        full = self.via != "probit"
-        return moments(self.draws.problem, family, self._centres[m], inputs, full=full, batch_size=batch_size)
+    def _closed(self, m: int, inputs: Any, batch_size: int | None) -> tuple[Tensor, Tensor]:
+        """Outputs and covariance of a member's linear function; or log-probabilities (log-odds of labels), and the
+        variances they were made with."""
+        family, full = take(self.draws.family, m), self.via != "probit"
+        made = []
+        for mean, spread in moments(
+            self.draws.problem, family, self._centres[m], inputs, full=full, batch_size=batch_size
+        ):
+            if self.via == "linear":
+                made.append((mean, spread))
+            elif self.via == "probit":
+                logits = probit(mean, spread.reshape(mean.shape))
+                made.append((logits.log_softmax(-1) if self._of_classes else logits, spread))
+            else:
+                blocks = _own_blocks(spread, mean.shape)
+                made.append((bridge(mean, blocks), blocks.diagonal(dim1=-2, dim2=-1)))
+        return torch.cat([x for x, _ in made]), torch.cat([x for _, x in made])
+
+    @property
+    def _of_classes(self) -> bool:
+        return isinstance(self.draws.problem.likelihood, ClassLikelihood)
 
     def _normal(self, inputs: Any) -> bool:
         """Whether the outputs' covariance is worth holding: Gaussian noise, and not too many outputs."""
@@ -157,10 +169,6 @@ def _gaussian(family: Family) -> bool:
     if isinstance(family, Partial):
         return _gaussian(family.rest) and _gaussian(family.part)
     return type(family).quad is not Family.quad
-
-
-def _log_probs(logits: Tensor, likelihood: Likelihood) -> Tensor:
-    return logits.log_softmax(-1) if isinstance(likelihood, ClassLikelihood) else logits
 
 
 def _own_blocks(covariance: Tensor, shape: tuple[int, ...]) -> Tensor:
