@@ -76,6 +76,20 @@ class Twice(nn.Module):
         return self.head(torch.tanh(self.again(torch.tanh(self.again(x)))) * self.scale)
 
 
+class TwoBiases(nn.Module):
+    """A weight with two biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(3))
+        self.one, self.other = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(3))
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = torch.tanh(F.linear(x, self.weight, self.one))
+        return self.head(torch.tanh(F.linear(x, self.weight, self.other)))
+
+
 class Tied(nn.Module):
     """A weight that is an embedding too; sequences come first inside."""
 
@@ -120,6 +134,7 @@ CASES = {
     "cnn": (CNN, Categorical(), numbers(2, 5, 5), whole(3)),
     "series": (Series, Categorical(), numbers(3, 6), whole(3)),
     "twice": (Twice, Categorical(), numbers(3), whole(3)),
+    "two biases": (TwoBiases, Categorical(), numbers(3), whole(3)),
     "tied": (Tied, Categorical(), whole(5, 4), whole(5)),
     "attention": (Attention, Categorical(), {"ids": whole(5, 4), "shift": numbers(4)}, whole(3)),
     "sequence": (lambda: nn.Linear(3, 4), Categorical(), numbers(2, 3), whole(4, 2)),

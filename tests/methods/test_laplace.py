@@ -320,6 +320,33 @@ def test_the_exact_hessian_of_a_last_layer_with_classes_is_the_ggn():
         bn.fit(Laplace(curvature="hessian", where=None), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
 
 
+def test_numbers_that_it_tells_are_kept_in_a_pool(tmp_path):
+    recipe = Laplace(prior_precision="marglik")
+    first, again = (
+        bn.fit(recipe, PROBLEM, classes(), start=MAPS, pool=tmp_path / "pool", engine=ENGINE).info for _ in range(2)
+    )
+    assert first["trained"] == 3 and again["trained"] == 0
+    for name in ("log_evidence", "prior_factor"):
+        assert first["curves"][name] == again["curves"][name] and len(first["curves"][name]) == 3
+
+
+def test_adapters_beside_frozen_weights():
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = nn.Linear(4, 3).double().requires_grad_(False)
+            self.down = nn.Linear(4, 2, bias=False).double()
+            self.up = nn.Linear(2, 3, bias=False).double()
+
+        def forward(self, x):
+            return self.frozen(x) + self.up(self.down(x))
+
+    problem = bn.Problem(Adapted, PROBLEM.likelihood)
+    made = bn.fit(Laplace(where=None, structure="full", base=FAST), problem, classes(), engine=ENGINE)
+    assert type(family(made)) is Full and list(family(made).centre) == ["down.weight", "up.weight"]
+    assert "frozen.weight" in family(made).buffers
+
+
 def test_a_stream_gives_what_data_in_memory_give():
     data = classes()
     batches = [(data.inputs[i : i + 16], data.targets[i : i + 16]) for i in range(0, 40, 16)]

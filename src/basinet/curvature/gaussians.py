@@ -117,22 +117,24 @@ class CurvedLowRank(Curved):
     found: Directions
 
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
-        return {"": self.found.values / self._one(prior)}
+        return {"": self.found.values / one_precision(prior)}
 
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Eigen, float]:
-        like, rest = next(iter(centre.values())), self._one(prior)
+        like, rest = next(iter(centre.values())), one_precision(prior)
         basis = {n: x.to(like) for n, x in self.found.basis.items()}
         variance = (share * self.found.values + rest).reciprocal()
         volume = float(torch.log1p(self.found.values * (share / rest)).sum())
         return Eigen(centre, basis, variance.to(like), like.new_full((), rest), buffers), volume
 
-    def _one(self, prior: Prior) -> float:
-        if len(set(prior.values())) > 1:
-            raise ValueError(
-                "structure='low-rank' has one prior precision for all parameters, got several: take a Normal prior of "
-                "one scale, or another structure"
-            )
-        return next(iter(prior.values()))
+
+def one_precision(prior: Prior) -> float:
+    """That of all parameters, where it is one."""
+    if len(set(prior.values())) > 1:
+        raise ValueError(
+            "structure='low-rank' has one prior precision for all parameters, got several: take a Normal prior of one "
+            "scale, or another structure"
+        )
+    return next(iter(prior.values()))
 
 
 def _volume(precision: Params, prior: Prior) -> float:

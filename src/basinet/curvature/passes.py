@@ -239,7 +239,8 @@ def _follow(passes: Passes, inputs: Any) -> Followed:
     asked = [*free.values(), *calls]
     found = torch.autograd.grad(outputs, asked, along, allow_unused=True, materialize_grads=True)
     truth, by_call = dict(zip(free, found)), dict(zip((id(x) for x in calls), found[len(free) :]))
-    followed, width = set(), 1
+    followed: set[tuple[str | None, str | None]] = set()
+    width = 1
     for layer in layers:
         g = layer.gradients([by_call[id(tap.output)].unsqueeze(0) for tap in layer.taps])[0]
         a = layer.inputs()
@@ -247,10 +248,9 @@ def _follow(passes: Passes, inputs: Any) -> Followed:
         rows = layer.rows(a, g, free)
         if all(_same(row[-1], truth[n]) for n, row in rows.items()):
             followed.add((layer.weight, layer.bias))
+    calls_of = [n for layer in layers for n in layer.names]
+    followed = {key for key in followed if all(calls_of.count(n) < 2 for n in key)}  # a weight with two biases is not
     covered = {n for key in followed for n in key}
-    for n in free:  # a name in two layers is one that neither has for itself
-        if sum(n in key for key in followed) > 1:
-            raise ValueError(f"{n} is the weight of one layer and the bias of another: take another where=")
     others = tuple(n for n in free if n not in covered)
     last = layers[-1] if layers else None
     alone = last is not None and len(last.taps) == 1 and last.dense and last.taps[0].handed is outputs

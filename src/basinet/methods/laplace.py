@@ -21,7 +21,7 @@ from ..core.tree import Params, Point, stack
 from ..core.where import Where, select
 from ..curvature import structures
 from ..curvature.evidence import Evidence
-from ..curvature.gaussians import Curved, CurvedDiagonal, CurvedFull, CurvedKronecker, CurvedLowRank
+from ..curvature.gaussians import Curved, CurvedDiagonal, CurvedFull, CurvedKronecker, CurvedLowRank, one_precision
 from ..curvature.passes import Kind, Pass, Passes, last_layer
 from ..data import Data, Stream, pieces
 from ..engine import Finished, Method, Schedule
@@ -167,7 +167,10 @@ class Laplace(Method):
         if isinstance(self.prior_precision, (int, float)):
             return dict.fromkeys(passes.params, float(self.prior_precision))
         scales = problem.prior.scales(problem.split(passes.point.params)[0])
-        return {n: scales[n] ** -2 for n in passes.params}
+        prior = {n: scales[n] ** -2 for n in passes.params}
+        if self.structure == "low-rank":
+            one_precision(prior)  # refused before anything is computed
+        return prior
 
     def _curvature(self, passes: Passes) -> tuple[Curved, Pass]:
         params = passes.params
