@@ -413,6 +413,27 @@ def test_the_log_likelihood_is_counted_on_the_way():
         assert run.elements == p.data.targets.numel()
 
 
+def test_layers_that_do_not_run_under_vmap_are_differentiated_in_a_loop():
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.LSTM(3, 2, batch_first=True)
+            self.head = nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.head(self.cell(x)[0][:, -1])
+
+    problem = bn.Problem(lambda: Recurrent().double(), Gaussian(noise=0.5))
+    data, point = bn.Data(numbers(4, 3), numbers(1)), problem.init(Noise.seed(1))
+    names = tuple(point.params)
+    p = Passes(problem=problem, point=point, data=data, names=names, noise=Noise.seed(0))
+    free = {n: x.clone().requires_grad_() for n, x in point.params.items()}
+    outputs = problem.outputs(free, point.buffers, data.inputs)[0][:, 0]
+    rows = [torch.autograd.grad(f, list(free.values()), retain_graph=True) for f in outputs]
+    flat = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+    torch.testing.assert_close(structures.full(p).values, flat.T @ flat / 0.25, rtol=0, atol=1e-12)
+
+
 def test_a_thousand_classes_take_no_thousand_by_thousand_matrices():
     problem = bn.Problem(lambda: nn.Linear(20, 1000), Categorical())
     key = Noise.seed(2)
