@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from .core.documented import documented_fields
 from .core.lift import lift
 from .core.noise import Noise
-from .core.tree import leaves, ravel, stack, take, tree_map
+from .core.tree import leaves, ravel, stack, take, tree_map, unravel
 from .data import Data
-from .engine import Engine, Method
-from .families import Diagonal, Family, Full
+from .engine import Engine, Member, Method
+from .families import Delta, Diagonal, Family, Full
 from .fit import fit
 from .pool import decode, encode
-from .posterior import Posterior
+from .posterior import Part, Posterior
 from .problem import Batch, Problem
 from .problem.exact import PARAMETER, Conjugate, conjugate
 from .problem.likelihoods import Categorical
@@ -77,11 +77,24 @@ class Bench:
         seed: int = 0,
         *,
         val: Data | None = None,
-        start: Posterior | nn.Module | None = None,
+        start: Posterior | nn.Module | Tensor | None = None,
     ) -> Posterior:
-        """`bn.fit` on the CPU in float64, without a progress bar; `start` may be a module at that place."""
-        begun = Posterior.of(start, problem) if isinstance(start, nn.Module) else start
-        return fit(recipe, problem, data, val=val, members=members, seed=seed, start=begun, engine=_engine())
+        """`bn.fit` on the CPU in float64, without a progress bar; `start` may be a module or a vector."""
+        if isinstance(start, nn.Module):
+            start = Posterior.of(start, problem)
+        elif isinstance(start, Tensor):
+            point = problem.init(Noise.seed(seed))
+            there = stack([Delta(unravel(start, point.params), point.buffers)])
+            start = Posterior((Part(problem, there, (Member(seed, 0),)),))
+        return fit(recipe, problem, data, val=val, members=members, seed=seed, start=start, engine=_engine())
+
+    def covariance(self, posterior: Posterior) -> Tensor:
+        """That of the first member's parameters, where the family is Gaussian, (P, P)."""
+        family: Any = take(posterior.parts[0].family, 0)
+        params = family.mean().params
+        total = sum(x.numel() for x in params.values())
+        identity = torch.eye(total, dtype=torch.float64)
+        return family.quad(lift(lambda row: unravel(row, params))(identity))
 
     def close(self, name: str, says: str, found: Any, expected: Tensor, tolerance: float) -> Check:
         """The largest difference between what was found (a tensor, or params as one vector) and what is expected."""

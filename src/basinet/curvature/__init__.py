@@ -1,4 +1,4 @@
-"""Second-order properties of the log likelihood at a point."""
+"""The curvature of a posterior around a point: what Laplace approximations and the local theory are made of."""
 
 from .trace import Traces, traces
 

@@ -132,6 +132,11 @@ class Problem:
         found = self.prior.precision(self.split(params)[0])
         return None if found is None else {n: p / self.prior_temperature for n, p in found.items()}
 
+    @property
+    def shares(self) -> tuple[float, float]:
+        """What the log likelihood and the log prior are multiplied by in -U: 1 / T and 1 / T_prior."""
+        return 1 / self.temperature, 1 / self.prior_temperature
+
     def scale(self, total: int) -> float:
         """N / T, what the potential is divided by to read as a loss per example whatever N and T are."""
         return total / self.temperature

@@ -1,0 +1,188 @@
+"""From curvature and a normal prior to a normal posterior: precision = a H + diag(prior), for any a and prior.
+
+Each structure has eigenvalues in which the prior is seen beforehand, so that many priors are tried at no cost, and the
+family that the posterior is. A precision that is not positive is raised by at most JITTER of its largest value.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.tree import Params
+from ..families import Diagonal, Eigen, Family, Full, Kronecker
+from .structures import Diagonals, Directions, Factors, Matrix
+
+JITTER = 1e-6  # of the largest precision: what is put right as rounding; more is an error
+Prior = Mapping[str, float]  # the precision of each parameter tensor
+
+
+class Curved(ABC):
+    """Curvature in a structure."""
+
+    @abstractmethod
+    def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
+        """Of D^-1/2 H D^-1/2 with D = diag(prior), those that are not zero; by tensor where tensors are independent,
+        else under ''."""
+
+    @abstractmethod
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Family, float]:
+        """N(centre, (share H + D)^-1), and log det(share H + D) - log det D, with D = diag(prior)."""
+
+
+@dataclass(frozen=True, eq=False)
+class CurvedDiagonal(Curved):
+    """Independent elements."""
+
+    found: Diagonals
+
+    def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
+        return {n: h.flatten() / prior[n] for n, h in self.found.values.items()}
+
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Diagonal, float]:
+        precision = {n: _positive(share * h + prior[n], n) for n, h in self.found.values.items()}
+        scale = {n: precision[n].rsqrt().to(c) for n, c in centre.items()}
+        return Diagonal(centre, scale, buffers), _volume(precision, prior)
+
+
+@dataclass(frozen=True, eq=False)
+class CurvedKronecker(Curved):
+    """Independent tensors, each diagonal in a basis of its own."""
+
+    left: Params  # (o, o), eigenvectors
+    right: Params  # (i, i), eigenvectors
+    values: Params  # (o, i), in that basis
+
+    @staticmethod
+    def of(found: Factors, params: Params) -> CurvedKronecker:
+        """From factors: eigenvalues of a Kronecker product are the products of eigenvalues."""
+        left, right, values = {}, {}, {n: _matrix(x) for n, x in found.diagonal.items()}
+        for n, g in found.left.items():
+            across, left[n] = _eigen(g, n)
+            if n in found.right:
+                along, right[n] = _eigen(found.right[n], n)
+                values[n] = across.unsqueeze(1) * along
+            else:
+                values[n] = across.unsqueeze(1)
+        return CurvedKronecker(left, right, {n: values[n] for n in params})
+
+    def corrected(self, found: Diagonals) -> CurvedKronecker:
+        """The same bases with the curvature that there is along each of their directions."""
+        better = {n: _matrix(found.values[n]) if n in self.right else v for n, v in self.values.items()}
+        return CurvedKronecker(self.left, self.right, better)
+
+    def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
+        return {n: v.flatten() / prior[n] for n, v in self.values.items()}
+
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Kronecker, float]:
+        precision = {n: _positive(share * v + prior[n], n) for n, v in self.values.items()}
+        variance = {n: precision[n].reciprocal().to(c) for n, c in centre.items()}
+        left, right = ({n: x.to(centre[n]) for n, x in side.items()} for side in (self.left, self.right))
+        return Kronecker(centre, left, right, variance, buffers), _volume(precision, prior)
+
+
+@dataclass(frozen=True, eq=False)
+class CurvedFull(Curved):
+    """All elements together."""
+
+    found: Matrix
+    params: Params
+
+    def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
+        root = self._spread(prior).rsqrt()
+        return {"": torch.linalg.eigvalsh(root.unsqueeze(1) * self.found.values * root)}
+
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Full, float]:
+        spread = self._spread(prior)
+        precision = share * self.found.values
+        precision.diagonal().add_(spread)
+        factor = _inverse_factor(precision, ", ".join(self.params))
+        volume = -2 * float(factor.diagonal().log().sum()) - float(spread.log().sum())
+        return Full(centre, factor.to(next(iter(centre.values()))), buffers), volume
+
+    def _spread(self, prior: Prior) -> Tensor:
+        each = [self.found.values.new_full((x.numel(),), prior[n]) for n, x in self.params.items()]
+        return torch.cat(each)
+
+
+@dataclass(frozen=True, eq=False)
+class CurvedLowRank(Curved):
+    """Few directions, for a prior that is the same in all."""
+
+    found: Directions
+
+    def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
+        return {"": self.found.values / one_precision(prior)}
+
+    def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Eigen, float]:
+        like, rest = next(iter(centre.values())), one_precision(prior)
+        basis = {n: x.to(like) for n, x in self.found.basis.items()}
+        variance = (share * self.found.values + rest).reciprocal()
+        volume = float(torch.log1p(self.found.values * (share / rest)).sum())
+        return Eigen(centre, basis, variance.to(like), like.new_full((), rest), buffers), volume
+
+
+def one_precision(prior: Prior) -> float:
+    """That of all parameters, where it is one."""
+    if len(set(prior.values())) > 1:
+        raise ValueError(
+            "structure='low-rank' has one prior precision for all parameters, got several: take a Normal prior of one "
+            "scale, or another structure"
+        )
+    return next(iter(prior.values()))
+
+
+def _volume(precision: Params, prior: Prior) -> float:
+    return math.fsum(float((x / prior[n]).log().sum()) for n, x in precision.items())
+
+
+def _eigen(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors; values below zero by rounding are zero."""
+    if not bool(matrix.isfinite().all()):
+        raise FloatingPointError(f"the curvature of {name} is NaN or infinite: are the parameters a mode?")
+    values, vectors = torch.linalg.eigh(matrix)
+    if bool(values[0] < -JITTER * values.abs().amax()):
+        return values, vectors  # an exact Hessian: whether the posterior exists depends on the prior
+    return values.clamp(min=0), vectors
+
+
+def _positive(precision: Tensor, name: str) -> Tensor:
+    largest = precision.abs().amax()
+    if bool(precision.amin() > 0):
+        return precision
+    if not bool(precision.amin() > -JITTER * largest):
+        raise _not_positive(name, float(precision.amin()), float(largest))
+    return precision.clamp(min=JITTER * float(largest))
+
+
+def _inverse_factor(precision: Tensor, name: str) -> Tensor:
+    """The lower triangular L with L L' = precision^-1: from the Cholesky factor of the matrix read backwards."""
+    largest = float(precision.diagonal().abs().amax())
+    turned = precision.flip(0, 1)
+    for jitter in (0.0, 1e-4 * JITTER, 1e-2 * JITTER, JITTER):
+        if jitter:
+            turned.diagonal().add_(jitter * largest)
+        factor, failed = torch.linalg.cholesky_ex(turned)
+        if not failed and bool(factor.diagonal().isfinite().all()):
+            identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+            return torch.linalg.solve_triangular(factor, identity, upper=False).mT.flip(0, 1)
+    if not bool(precision.isfinite().all()):
+        raise FloatingPointError(f"the curvature of {name} is NaN or infinite: are the parameters a mode?")
+    raise _not_positive(name, float(torch.linalg.eigvalsh(precision)[0]), largest)
+
+
+def _not_positive(name: str, least: float, largest: float) -> ValueError:
+    return ValueError(
+        f"the posterior precision of {name} is not positive definite: its least eigenvalue is {least:.3g}, the largest "
+        f"{largest:.3g}, and at most {JITTER:g} of that is put right. Take curvature='ggn', train longer, or take a "
+        "narrower prior"
+    )
+
+
+def _matrix(x: Tensor) -> Tensor:
+    return x.reshape(x.shape[0] if x.dim() else 1, -1)

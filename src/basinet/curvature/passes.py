@@ -1,0 +1,294 @@
+"""One pass over the data, in batches, with what the curvature of each batch is made of.
+
+A parameter is followed through the layers that are called with it (taps.py). The first batch tries that: where the
+gradient of an example that follows from the layers is not the one that autograd gives (a weight that is also used in
+another way, attention, an embedding), gradients of single examples are taken by differentiating one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..core.lift import lift
+from ..core.noise import Noise
+from ..core.tree import Params, Point, take, tree_map
+from ..data import Data, Piece, Stream, pieces, some
+from ..problem import Problem
+from . import roots
+from .taps import Layer, Taps
+
+Kind = Literal["ggn", "fisher", "hessian"]
+ELEMENTS = 2**24  # numbers in what is made for a batch beside its activations
+WIDTH = 2**26  # numbers that go into all layers, for a batch: patches of convolutions are many
+FEW = 4  # examples on which layers are tried
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Passes:
+    """Passes over the data of a problem at a point. `names` are the params that the curvature is about.
+
+    ggn: generalised Gauss-Newton, sum_n J' H J with the expected Hessian H of the likelihood in the outputs. fisher:
+    the empirical Fisher information, from the gradients of the targets. hessian: the exact Hessian, of parameters in
+    which the outputs are linear: a last layer. For classes, and normal targets of known noise, it is the ggn.
+    """
+
+    problem: Problem
+    point: Point
+    data: Data | Stream
+    names: tuple[str, ...]
+    noise: Noise  # the key of drawn labels and of the subset
+    kind: Kind = "ggn"
+    labels: int | None = None  # labels drawn an example in place of an exact H
+    subset: int | None = None  # examples that stand for all N
+    batch_size: int | None = 256  # examples at a time; None: all at once. The result does not depend on it
+
+    @property
+    def params(self) -> Params:
+        """Those the curvature is about, in their own order."""
+        return {n: x for n, x in self.point.params.items() if n in self.names}
+
+    def run(self, limit: int | None = None) -> Pass:
+        """A pass, of at most `limit` examples at a time."""
+        return Pass(self, limit)
+
+    def few(self) -> Any:
+        """A few inputs."""
+        return tree_map(lambda x: x[:FEW], some(self.data).inputs)
+
+
+class Pass:
+    """Iterates over batches; counts what they hold."""
+
+    def __init__(self, passes: Passes, limit: int | None) -> None:
+        self.passes, self.limit = passes, limit
+        self.seen = 0  # examples
+        self.log_likelihood = 0.0  # their weighted sum, of all N in the end
+        self.elements = 0.0  # of the targets, weighted, of all N in the end
+
+    def __iter__(self) -> Iterator[Chunk]:
+        passes, followed = self.passes, _follow(self.passes, self.passes.few())
+        learned = passes.problem.split(passes.point.params)[1]
+        for number, piece in enumerate(self._pieces(max(1, WIDTH // followed.width))):
+            chunk = Chunk(passes, piece, followed, passes.noise.split("labels").split(number))
+            self.seen += len(piece.targets)
+            with torch.no_grad():
+                each = passes.problem.likelihood.log_density(chunk.outputs, piece.targets, learned)
+                weights = torch.ones_like(each) if piece.weights is None else piece.weights.to(each)
+                weights = weights.reshape(weights.shape + (1,) * (each.dim() - weights.dim())).expand(each.shape)
+                self.log_likelihood += float((weights * each).double().sum())
+                self.elements += float(weights.double().sum())
+            yield chunk
+        self.scale = passes.data.n / self.seen  # N over the examples seen
+        self.log_likelihood *= self.scale
+        self.elements *= self.scale
+
+    def _pieces(self, most: int) -> Iterator[Piece]:
+        """Batches, cut where they are too long, of the subset."""
+        passes, data = self.passes, self.passes.data
+        left = passes.subset or data.n
+        if isinstance(data, Data) and left < data.n:
+            order = passes.noise.split("subset").permutation(data.n)[:left].to(data.targets.device)
+            data = data.take(order.sort().values)
+        size = min(passes.batch_size or data.n, self.limit or data.n, most)
+        for piece in pieces(data, size):
+            count = min(len(piece.targets), left)
+            for begin in range(0, count, size):
+                here = slice(begin, min(begin + size, count))
+                weights = None if piece.weights is None else piece.weights[here]
+                yield Piece(take(piece.inputs, here), piece.targets[here], weights)
+            left -= count
+            if left == 0:
+                return
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """How parameters are followed: through which layers, or one by one."""
+
+    layers: frozenset[tuple[str | None, str | None]]
+    others: tuple[str, ...]
+    head: tuple[str | None, str | None] | None  # the layer whose output is the network's
+    width: int  # numbers that go into layers, an example
+
+
+class Chunk:
+    """A batch: its outputs, their curvature, and gradients of single examples."""
+
+    def __init__(self, passes: Passes, piece: Piece, followed: Followed, noise: Noise) -> None:
+        self.passes, self.piece, self.others = passes, piece, followed.others
+        free, buffers, fixed = _free(passes)
+        with Taps(free, len(piece.targets)) as taps:
+            self._outputs = passes.problem.outputs(fixed | free, buffers, piece.inputs)[0]
+        self.outputs = self._outputs.detach()
+        found = [layer for layer in taps.layers() if (layer.weight, layer.bias) in followed.layers]
+        self.head = next((layer for layer in found if (layer.weight, layer.bias) == followed.head), None)
+        self.layers = [layer for layer in found if layer is not self.head]  # all but the head
+        if passes.kind == "hessian" and (self.layers or self.others or self.head is None):
+            names = ", ".join(passes.names)
+            raise ValueError(
+                f"the exact Hessian is for a linear last layer, in which the outputs are linear, got {names}: take "
+                "where='last', or curvature='ggn'"
+            )
+        self.root = _root(passes, self.outputs, piece, noise)
+
+    @property
+    def weights(self) -> Tensor:
+        """(B,), how much each example counts."""
+        w = self.piece.weights
+        if w is None:
+            return torch.ones(len(self.outputs), dtype=self.outputs.dtype, device=self.outputs.device)
+        return w.to(self.outputs).flatten(1).mean(1) if w.dim() > 1 else w.to(self.outputs)
+
+    def gradients(self) -> Iterator[list[Tensor]]:
+        """For some columns of the root at a time, their gradients in the outputs of `layers`, each (K, B, T, groups,
+        o)."""
+        if not self.layers:
+            return
+        calls = [tap.output for layer in self.layers for tap in layer.taps]
+        linear = all(tap.channels_last for layer in self.layers for tap in layer.taps)
+        most = max(1, ELEMENTS // sum(x.numel() for x in calls)) if linear else 1  # convolutions are slow when stacked
+        for begin in range(0, self.root.columns, most):
+            columns = range(begin, min(begin + most, self.root.columns))
+            along = torch.stack([self.root.column(k) for k in columns]).unflatten(-1, self._outputs.shape[1:])
+            found = self._back(calls, along)
+            yield [layer.gradients([found.pop(0) for _ in layer.taps]) for layer in self.layers]
+
+    def _back(self, calls: list[Tensor], along: Tensor) -> list[Tensor]:
+        """The gradients in `calls` of several vectors (K, *outputs), leaves (K, ...)."""
+        how = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        if len(along) > 1:
+            try:
+                return list(torch.autograd.grad(self._outputs, calls, along, is_grads_batched=True, **how))
+            except RuntimeError as error:  # a function that does not run under vmap
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+        each = [torch.autograd.grad(self._outputs, calls, v, **how) for v in along]
+        return [torch.stack(xs) for xs in zip(*each)]
+
+    def singly(self) -> Iterator[Params]:
+        """The gradients of each example in the other parameters, leaves (B, *shape), of column after column."""
+        if not self.others:
+            return
+        count = sum(self.passes.params[n].numel() for n in self.others)
+        most = max(1, ELEMENTS // (count * len(self.outputs)))
+        for begin in range(0, self.root.columns, most):
+            end = min(begin + most, self.root.columns)
+            along = torch.stack([self.root.column(k) for k in range(begin, end)], 1)  # (B, K, E)
+            rows = one_by_one(self.passes, self.others, self.piece.inputs, along)
+            yield from (take(tree_map(lambda x: x.transpose(0, 1), rows), k) for k in range(end - begin))
+
+
+def one_by_one(passes: Passes, names: Sequence[str], inputs: Any, along: Tensor) -> Params:
+    """v' J of single examples, leaves (B, K, *shape), for vectors `along` (B, K, E)."""
+    params, buffers = passes.point
+    free = {n: params[n] for n in names}
+
+    def example(row: Any, vectors: Tensor) -> Params:
+        def outputs(some: Params) -> Tensor:
+            one = tree_map(lambda x: x.unsqueeze(0), row)
+            return passes.problem.outputs(params | some, buffers, one)[0].flatten()
+
+        back = torch.func.vjp(outputs, free)[1]
+        return lift(lambda v: back(v)[0])(vectors)
+
+    try:
+        with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no rule for vmap
+            return lift(example)(inputs, along)
+    except RuntimeError as error:  # layers that do not run under vmap
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        return _in_a_loop(passes, free, inputs, along)
+
+
+def last_layer(passes: Passes) -> tuple[str, ...]:
+    """The parameters of the layer that is called last: the one whose output is the network's, mostly."""
+    free, buffers, fixed = _free(passes)
+    inputs = passes.few()
+    with torch.no_grad(), Taps(free, _length(inputs)) as taps:
+        passes.problem.outputs(fixed | free, buffers, inputs)
+    matrices = [tap for tap in taps.found if tap.kind == "matrix" and tap.weight is not None]
+    if not matrices:
+        raise ValueError(
+            "found no linear layer or convolution with parameters that take gradients: name the parameters, where=..."
+        )
+    return tuple(n for n in (matrices[-1].weight, matrices[-1].bias) if n is not None)
+
+
+def _free(passes: Passes) -> tuple[Params, Params, Params]:
+    """The params that are followed, as leaves of a graph; the buffers; all other params."""
+    params, buffers = passes.point
+    free = {n: params[n].detach().clone().requires_grad_() for n in passes.names}
+    return free, buffers, {n: x.detach() for n, x in params.items() if n not in free}
+
+
+def _follow(passes: Passes, inputs: Any) -> Followed:
+    """Tries, on the last of a few examples, which parameters can be followed through their layers."""
+    free, buffers, fixed = _free(passes)
+    with Taps(free, _length(inputs)) as taps:
+        outputs = passes.problem.outputs(fixed | free, buffers, inputs)[0]
+    layers = taps.layers()
+    along = torch.zeros_like(outputs)
+    along[-1] = passes.noise.split("try").normal(outputs[-1].detach())
+    calls = [tap.output for tap in taps.found]
+    asked = [*free.values(), *calls]
+    found = torch.autograd.grad(outputs, asked, along, allow_unused=True, materialize_grads=True)
+    truth, by_call = dict(zip(free, found)), dict(zip((id(x) for x in calls), found[len(free) :]))
+    followed: set[tuple[str | None, str | None]] = set()
+    width = 1
+    for layer in layers:
+        g = layer.gradients([by_call[id(tap.output)].unsqueeze(0) for tap in layer.taps])[0]
+        a = layer.inputs()
+        width += a[0].numel()
+        rows = layer.rows(a, g, free)
+        if all(_same(row[-1], truth[n]) for n, row in rows.items()):
+            followed.add((layer.weight, layer.bias))
+    calls_of = [n for layer in layers for n in layer.names]
+    followed = {key for key in followed if all(calls_of.count(n) < 2 for n in key)}  # a weight with two biases is not
+    covered = {n for key in followed for n in key}
+    others = tuple(n for n in free if n not in covered)
+    last = layers[-1] if layers else None
+    alone = last is not None and len(last.taps) == 1 and last.dense and last.taps[0].handed is outputs
+    head = (last.weight, last.bias) if last is not None and alone and outputs.dim() == 2 else None
+    return Followed(frozenset(followed), others, head if head in followed else None, width)
+
+
+def _same(found: Tensor, truth: Tensor) -> bool:
+    tolerance = 10 * torch.finfo(truth.dtype).eps ** 0.5
+    return bool((found - truth).abs().max() <= tolerance * (truth.abs().max() + torch.finfo(truth.dtype).tiny))
+
+
+def _root(passes: Passes, outputs: Tensor, piece: Piece, noise: Noise) -> roots.Root:
+    likelihood, learned = passes.problem.likelihood, passes.problem.split(passes.point.params)[1]
+    if passes.kind == "ggn" and passes.labels is not None:
+        return roots.sampled(likelihood, outputs, piece.weights, learned, passes.labels, noise)
+    made = {"ggn": roots.expected, "fisher": roots.empirical, "hessian": roots.exact}[passes.kind]
+    return made(likelihood, outputs, piece.targets, piece.weights, learned)
+
+
+def _in_a_loop(passes: Passes, free: Params, inputs: Any, along: Tensor) -> Params:
+    made = []
+    for b in range(len(along)):
+        leaves = {n: x.detach().clone().requires_grad_() for n, x in free.items()}
+        row = take(inputs, slice(b, b + 1))
+        outputs = passes.problem.outputs(passes.point.params | leaves, passes.point.buffers, row)[0].flatten()
+        grads = [
+            torch.autograd.grad(
+                outputs, list(leaves.values()), v, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            for v in along[b]
+        ]
+        made.append({n: torch.stack([g[i] for g in grads]) for i, n in enumerate(leaves)})
+    return {n: torch.stack([row[n] for row in made]) for n in free}
+
+
+def _length(inputs: Any) -> int:
+    return torch.utils._pytree.tree_leaves(inputs)[0].shape[0]
+
+
+__all__ = ["Chunk", "Kind", "Layer", "Pass", "Passes", "last_layer", "one_by_one"]

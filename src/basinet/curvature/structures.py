@@ -1,0 +1,302 @@
+"""The curvature of the negative log likelihood in the parameters, of all N examples, in four structures.
+
+    full         sum_n J_n' H_n J_n, a matrix over all parameters
+    diagonal     its diagonal
+    kronecker    for the matrix of each layer, G x A: A from what goes in, G from the gradients of what comes out
+    low rank     its largest eigenvalues and their eigenvectors
+
+Kronecker factors are those of KFAC-expand (Eschenhagen et al. 2023): places share the weight as if they were examples.
+Biases have their exact block. Norm layers, grouped convolutions and whatever is no matrix have their diagonal.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..core.lift import lift
+from ..core.tree import Params, ravel, unravel
+from .passes import ELEMENTS, Chunk, Pass, Passes
+from .taps import Layer
+
+AT_ONCE = 1024  # examples whose part of a full matrix is added at a time
+WIDE = torch.float64  # sums over all data are kept in doubles
+
+
+class Diagonals(NamedTuple):
+    """The diagonal, in the shapes of the params."""
+
+    values: Params
+    run: Pass  # what was counted on the way
+
+
+class Matrix(NamedTuple):
+    """The matrix over all elements of the params, in their order."""
+
+    values: Tensor  # (P, P)
+    run: Pass
+
+
+class Factors(NamedTuple):
+    """For matrices the factors, whose Kronecker product G x A is the block; for biases G alone; else the diagonal."""
+
+    left: Params  # G, (o, o)
+    right: Params  # A, (i, i)
+    diagonal: Params
+    run: Pass
+
+
+class Directions(NamedTuple):
+    """Eigenvalues, falling, and eigenvectors."""
+
+    values: Tensor  # (K,)
+    basis: Params  # leaves (K, *shape)
+    run: Pass
+
+
+def diagonal(passes: Passes, left: Params | None = None, right: Params | None = None) -> Diagonals:
+    """The diagonal; of parameters that have a basis in `left` and `right`, (o, o) and (i, i), the diagonal in that
+    basis: what corrects the eigenvalues of Kronecker factors (George et al. 2018)."""
+    params = passes.params
+    values = {n: torch.zeros(x.shape, dtype=WIDE, device=x.device) for n, x in params.items()}
+    bases = (left or {}, right or {})
+    run = passes.run()
+    for chunk in run:
+        if chunk.head is not None:
+            _add(values, _of_head(chunk, chunk.head, bases))
+        inputs = [_turned(layer.inputs(), bases[1].get(layer.weight or "")) for layer in chunk.layers]
+        for each in chunk.gradients():
+            for layer, a, g in zip(chunk.layers, inputs, each):
+                g = _turned(g, bases[0].get(layer.weight or ""))
+                if a.shape[1] == 1:
+                    _add(values, _pooled(layer, a, g.square().sum(0)))
+                else:
+                    for column in g:
+                        _add(values, _squares(layer, a, column, params))
+        for rows in chunk.singly():
+            _add(values, {n: x.square().sum(0) for n, x in rows.items()})
+    return Diagonals({n: x * run.scale for n, x in values.items()}, run)
+
+
+def kronecker(passes: Passes) -> Factors:
+    """Kronecker factors, with the number of examples and places divided out of A."""
+    left: Params = {}
+    right: Params = {}
+    plain: Params = {}
+    count: dict[str, float] = {}  # examples times places
+    run = passes.run()
+    for chunk in run:
+        layers = [*chunk.layers, *([chunk.head] if chunk.head is not None else [])]
+        for layer in layers:
+            if layer.dense and layer.weight is not None:
+                a = layer.inputs().squeeze(2)  # (B, T, i)
+                weighted = a * chunk.weights[:, None, None]
+                _add(right, {layer.weight: weighted.flatten(0, 1).mT @ a.flatten(0, 1)})
+                places = float(chunk.weights.sum()) * a.shape[1]
+                count[layer.weight] = count.get(layer.weight, 0.0) + places
+        if chunk.head is not None:
+            gram = chunk.root.gram()
+            _add(left, dict.fromkeys(chunk.head.names, gram))
+        inputs = [None if layer.dense else layer.inputs() for layer in chunk.layers]
+        for each in chunk.gradients():
+            for layer, a, g in zip(chunk.layers, inputs, each):
+                if a is not None:
+                    for column in g:
+                        _add(plain, _squares(layer, a, column, passes.params))
+                    continue
+                g = g.squeeze(3)  # (K, B, T, o)
+                gram = _gram(g.flatten(0, 2))
+                if layer.weight is not None:
+                    _add(left, {layer.weight: gram})
+                if layer.bias is not None:
+                    _add(left, {layer.bias: gram if g.shape[2] == 1 else _gram(g.sum(2).flatten(0, 1))})
+        for rows in chunk.singly():
+            _add(plain, {n: x.square().sum(0) for n, x in rows.items()})
+    left = {n: x * run.scale for n, x in left.items()}
+    right = {n: x / count[n] for n, x in right.items()}
+    return Factors(left, right, {n: x * run.scale for n, x in plain.items()}, run)
+
+
+def full(passes: Passes) -> Matrix:
+    """The whole matrix. Of one linear layer whose examples have one place each, it is sum_n H_n x a_n a_n', which
+    takes as many times less work as there are outputs."""
+    params = passes.params
+    total = sum(x.numel() for x in params.values())
+    made = torch.zeros(total, total, dtype=WIDE, device=next(iter(params.values())).device)
+    run = passes.run(max(1, ELEMENTS // total))
+    linear = _Linear(made, params)
+    for chunk in run:
+        if (single := _single(chunk)) is not None:
+            linear.take(*single)
+            continue
+        inputs = [layer.inputs() for layer in chunk.layers]
+        head = None if chunk.head is None else chunk.head.inputs()
+        columns = (column for each in chunk.gradients() for column in zip(*each))
+        singles = chunk.singly()
+        for k in range(chunk.root.columns):
+            rows: Params = next(singles) if chunk.others else {}
+            for layer, a, g in zip(chunk.layers, inputs, next(columns) if chunk.layers else ()):
+                rows = rows | layer.rows(a, g, params)
+            if chunk.head is not None and head is not None:
+                rows = rows | chunk.head.rows(head, chunk.root.column(k)[:, None, None], params)
+            made += _gram(ravel({n: rows[n] for n in params}, 1))
+    return Matrix(linear.done().mul_(run.scale), run)
+
+
+def low_rank(passes: Passes, rank: int, sweeps: int = 30, tolerance: float = 1e-6) -> Directions:
+    """The `rank` largest eigenvalues by subspace iteration with matrix-vector products: a Jacobian-vector and a
+    vector-Jacobian product a vector and pass. It ends when no eigenvalue moves by more than `tolerance` of the
+    largest, and after `sweeps` passes in any case."""
+    params = passes.params
+    total = sum(x.numel() for x in params.values())
+    rank = min(rank, total)
+    wide = min(total, rank + max(5, rank // 2))  # more than are asked for: they converge faster
+    like = next(iter(params.values()))
+    vectors = passes.noise.split("vectors").normal(torch.empty(wide, total, dtype=like.dtype, device=like.device))
+    vectors = torch.linalg.qr(vectors.double().mT)[0].mT
+    before = torch.zeros(rank, dtype=WIDE, device=like.device)
+    for _ in range(sweeps):
+        products, run = _products(passes, vectors.to(like.dtype), params)
+        values, turn = torch.linalg.eigh((products @ vectors.mT + vectors @ products.mT) / 2)
+        values, turn = values.flip(0)[:rank], turn.flip(1)
+        found = turn.mT @ vectors
+        if bool((values - before).abs().max() <= tolerance * values[0].abs()):
+            break
+        before = values
+        vectors = torch.linalg.qr((turn.mT @ products).mT)[0].mT
+    basis = {n: torch.stack([unravel(v, params)[n] for v in found[:rank]]) for n in params}
+    return Directions(values.clamp(min=0), basis, run)
+
+
+def _products(passes: Passes, vectors: Tensor, params: Params) -> tuple[Tensor, Pass]:
+    """The matrix times vectors (K, P)."""
+    made = torch.zeros(vectors.shape, dtype=WIDE, device=vectors.device)
+    run = passes.run()
+    for chunk in run:
+        made += _batch_products(passes, chunk, vectors, params)
+    return made * run.scale, run
+
+
+def _batch_products(passes: Passes, chunk: Chunk, vectors: Tensor, params: Params) -> Tensor:
+    """J' H J v. What pulls back, u -> J' u, is linear in u, so that pulling back through it gives J v."""
+
+    def outputs(some: Params) -> Tensor:
+        point = passes.point
+        return passes.problem.outputs(point.params | some, point.buffers, chunk.piece.inputs)[0].flatten(1)
+
+    with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no second derivatives
+        back = torch.func.vjp(outputs, params)[1]
+        push = torch.func.vjp(lambda u: back(u)[0], torch.zeros_like(chunk.outputs.flatten(1)))[1]
+        return lift(lambda v: ravel(back(chunk.root.apply(push(unravel(v, params))[0]))[0]))(vectors)
+
+
+def _of_head(chunk: Chunk, head: Layer, bases: tuple[Params, Params]) -> Params:
+    """The diagonal of the layer whose outputs are the network's."""
+    a = head.inputs()[:, 0, 0]  # (B, i)
+    made = {}
+    if head.weight is not None:
+        basis = bases[1].get(head.weight)
+        a = a if basis is None else a @ basis.to(a)
+        turned = bases[0].get(head.weight)
+        made[head.weight] = chunk.root.diagonal(None if turned is None else turned.to(a)).mT @ a.square()
+    if head.bias is not None:
+        made[head.bias] = chunk.root.diagonal().sum(0)
+    return made
+
+
+def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
+    """The one matrix that the curvature is about, where it is one with one place an example; and sum_k g g', (B, o, o),
+    of its outputs."""
+    layers = chunk.layers if chunk.head is None else [*chunk.layers, chunk.head]
+    if chunk.others or len(layers) != 1 or not layers[0].dense or layers[0].weight is None:
+        return None
+    layer: Layer = layers[0]
+    if layer is chunk.head:
+        return layer, chunk.root.matrices()
+    if layer.inputs().shape[1] != 1:
+        return None
+    g = torch.cat([each[0][:, :, 0, 0] for each in chunk.gradients()]).transpose(0, 1)  # (B, K, o)
+    return layer, g.mT @ g
+
+
+class _Linear:
+    """Adds sum_n H_n x a_n a_n' to a matrix, with a bias as one more input; for many examples at a time, since each
+    time the whole matrix is read and written."""
+
+    def __init__(self, made: Tensor, params: Params) -> None:
+        self.made, self.params = made, params
+        self.layer: Layer | None = None
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+
+    def take(self, layer: Layer, h: Tensor) -> None:
+        """The examples of a batch."""
+        a = layer.inputs()[:, 0, 0]
+        a = a if layer.bias is None else torch.cat([a, torch.ones_like(a[:, :1])], 1)
+        self.layer = layer
+        self.waiting.append((a, h))
+        if sum(len(x) for x, _ in self.waiting) >= AT_ONCE:
+            self._add()
+
+    def done(self) -> Tensor:
+        """The matrix, in the order of the params."""
+        if self.layer is None:
+            return self.made
+        if self.waiting:
+            self._add()
+        whole = self.made.triu_()
+        whole += whole.triu(1).mT
+        if self.layer.bias is None:
+            return whole
+        o = self.params[self.layer.bias].numel()
+        places = torch.arange(len(whole), device=whole.device).reshape(o, -1)
+        parts = {self.layer.weight: places[:, :-1].reshape(-1), self.layer.bias: places[:, -1]}
+        order = torch.cat([parts[n] for n in self.params])
+        return whole[order][:, order]
+
+    def _add(self) -> None:
+        """The blocks on and above the diagonal."""
+        a, h = (torch.cat(x) for x in zip(*self.waiting))
+        self.waiting = []
+        o, i = h.shape[-1], a.shape[1]
+        for p in range(o):
+            ahead = (a.unsqueeze(1) * h[:, p, p:].unsqueeze(-1)).flatten(1)  # (B, (o - p) i)
+            self.made[p * i : (p + 1) * i, p * i :] += a.mT @ ahead
+
+
+def _gram(rows: Tensor) -> Tensor:
+    return rows.mT @ rows
+
+
+def _pooled(layer: Layer, a: Tensor, squared: Tensor) -> Params:
+    """The sum over examples of squared gradients, where each example has one place: g_o^2 a_i^2, summed over columns
+    beforehand."""
+    made = {}
+    if layer.weight is not None:
+        formula = "btgi,btgo->goi" if layer.kind == "matrix" else "btgi,btgi->gi"
+        made[layer.weight] = torch.einsum(formula, a.square(), squared)
+    if layer.bias is not None:
+        made[layer.bias] = squared.sum(0)
+    return made
+
+
+def _squares(layer: Layer, a: Tensor, g: Tensor, params: Params) -> Params:
+    """The sum over examples of squared gradients, for a few examples at a time."""
+    most = max(1, ELEMENTS // sum(params[n].numel() for n in layer.names))
+    made: Params = {}
+    for begin in range(0, len(a), most):
+        here = slice(begin, begin + most)
+        _add(made, {n: x.square().sum(0) for n, x in layer.rows(a[here], g[here], params).items()})
+    return made
+
+
+def _turned(x: Tensor, basis: Tensor | None) -> Tensor:
+    return x if basis is None else x @ basis.to(x)
+
+
+def _add(sums: Params, more: Params) -> None:
+    """Adds into sums of our own, which are kept in doubles."""
+    for n, x in more.items():
+        sums[n] = sums[n] + x.reshape(sums[n].shape) if n in sums else x.to(WIDE)

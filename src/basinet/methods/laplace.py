@@ -1,0 +1,267 @@
+"""Laplace approximation: a normal distribution around a mode, with the curvature that is there.
+
+    q = N(theta*, Lambda^-1),   Lambda = H / T + diag(1 / s^2) / T_prior,   H = sum_n J_n' (d^2 -log p / df^2) J_n
+
+MacKay 1992; for networks Ritter et al. 2018, Immer et al. 2021 and Daxberger et al. 2021. The mode is that of the
+start; nothing is trained. H is that of all N examples, at the parameters that `where` names, in one of the structures
+of `basinet.curvature`; the other parameters stay where they are. The evidence of the approximation comes with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import torch
+
+from ..core.noise import Noise
+from ..core.tree import Params, Point, stack
+from ..core.where import Where, select
+from ..curvature import structures
+from ..curvature.evidence import Evidence
+from ..curvature.gaussians import Curved, CurvedDiagonal, CurvedFull, CurvedKronecker, CurvedLowRank, one_precision
+from ..curvature.passes import Kind, Pass, Passes, last_layer
+from ..data import Data, Stream, pieces
+from ..engine import Finished, Method, Schedule
+from ..engine.memory import SHARE, free_bytes, readable
+from ..engine.method import Entry
+from ..families import Delta, Family, Partial
+from ..predict import Draws, Predictor, Via, assembled, default_via
+from ..problem import Problem
+from ..problem.likelihoods import Gaussian
+from ..problem.priors import Normal
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+Structure = Literal["full", "kronecker", "eigen-corrected", "diagonal", "low-rank"]
+STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "eigen-corrected", "diagonal", "low-rank")
+TUNED = ("marglik", "layers", "validation")
+SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
+COPIES = 4  # of a full matrix that live at once: curvature, precision, its factor, the inverse
+LOG_NOISE = "likelihood.log_noise"
+FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(Method):
+    """A normal distribution around a mode, from the curvature there; by default over the last layer.
+
+    The prior's precision can be tuned without another fit: by the marginal likelihood, one factor for all parameters
+    ("marglik") or one a layer ("layers"), or by the validation NLL over factors from 1e-4 to 1e4 ("validation").
+    """
+
+    norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
+
+    base: Method | None = None  # finds the mode where fit is given no start; None: MAP()
+    structure: Structure | None = None  # of the covariance; None: full for up to 1,000 parameters, else kronecker
+    where: Where = "last"  # which parameters: patterns of names; "last": the last layer, at any size cheap; None: all
+    curvature: Kind = "ggn"  # ggn, fisher (from the targets' gradients), or hessian: exact, for a linear last layer
+    subset: int | None = None  # examples whose curvature stands for all N, drawn at random; None: all examples
+    labels: int | None = None  # labels drawn an example in place of all outputs, for many classes; None: exact
+    rank: int = 20  # directions that structure "low-rank" keeps
+    prior_precision: float | str | None = None  # None: the prior's; a number; "marglik", "layers", "validation": tuned
+    noise: Literal["marglik"] | None = None  # choose the learned noise of a Gaussian by marginal likelihood; None: no
+    via: Via = "linear"  # how it predicts: by the linear function whose curvature this is, or sample, probit, bridge
+    batch_size: int | None = 256  # examples at a time; None: all. What is found does not depend on it
+
+    def __post_init__(self) -> None:
+        if self.structure is not None and self.structure not in STRUCTURES:
+            raise ValueError(f"expected a structure among {', '.join(STRUCTURES)}, or None, got {self.structure!r}")
+        if self.curvature not in ("ggn", "fisher", "hessian"):
+            raise ValueError(f"expected curvature 'ggn', 'fisher' or 'hessian', got {self.curvature!r}")
+        for name in ("subset", "labels", "rank", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"expected {name} of at least 1, got {value}")
+        if self.labels is not None and self.curvature != "ggn":
+            raise ValueError(f"labels are drawn for curvature='ggn', got curvature={self.curvature!r}: leave them out")
+        if self.curvature == "hessian" and self.structure == "low-rank":
+            raise ValueError("structure='low-rank' is of a curvature that is positive: take curvature='ggn'")
+        known = self.prior_precision in (None, *TUNED)
+        if not known and not (isinstance(self.prior_precision, (int, float)) and 0 < self.prior_precision < math.inf):
+            raise ValueError(
+                f"expected prior_precision as a positive number, {', '.join(TUNED)} or None, got "
+                f"{self.prior_precision!r}"
+            )
+        if self.via not in get_args(Via):
+            raise ValueError(f"expected via as one of {', '.join(get_args(Via))}, got {self.via!r}")
+        if self.noise not in (None, "marglik"):
+            raise ValueError(f"expected noise='marglik' or None, got {self.noise!r}")
+        if self.noise and self.prior_precision == "validation":
+            raise ValueError("noise='marglik' goes with a prior precision by marginal likelihood, or a fixed one")
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """Validation data where the prior is tuned on them."""
+        return frozenset({"data", "val"} if self.prior_precision == "validation" else {"data"})
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule(0, None)
+
+    def finish(
+        self, state: Point, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> Finished:
+        assert data is not None
+        self._check(problem, data.n)
+        passes = self._passes(state, problem, data, noise)
+        prior = self._prior(problem, passes)
+        curved, run = self._curvature(passes)
+        evidence = _evidence(passes, prior, run)
+        told: dict[str, list[float]] = {}
+        factors, r = dict.fromkeys(prior, 1.0), 1.0
+        if self.prior_precision == "validation":
+            assert val is not None
+            each = (_posterior(passes, curved, prior, dict.fromkeys(prior, m))[0] for m in FACTORS)
+            tried = [self._loss(family, problem, val, noise) for family in each]
+            factors = dict.fromkeys(prior, FACTORS[tried.index(min(tried))])
+            told = {"tried_factor": FACTORS, "tried_nll": tried}
+        elif self.noise or self.prior_precision in TUNED:
+            factors, r = evidence.best(curved.eigenvalues(prior), self._groups(prior), self.noise is not None)
+        family, volume = _posterior(passes, curved, prior, factors, r)
+        told |= {"log_evidence": [evidence.value(volume, factors, r)], "prior_factor": list(factors.values())}
+        return Finished(family, told)
+
+    def _groups(self, names: Iterable[str]) -> dict[str, str]:
+        """Which tensors have one factor of the prior's precision."""
+        if self.prior_precision not in TUNED:
+            return {}
+        return {n: n.rpartition(".")[0] if self.prior_precision == "layers" else "" for n in names}
+
+    def _check(self, problem: Problem, n: int) -> None:
+        if not isinstance(problem.prior, Normal):
+            raise ValueError(
+                f"Laplace adds the curvature of a Normal prior, got {type(problem.prior).__name__}: fit it under "
+                "bn.priors.Normal, or use a method that samples"
+            )
+        likelihood = problem.likelihood
+        scalar = isinstance(likelihood, Gaussian) and likelihood.learned and isinstance(likelihood.noise, float)
+        if self.noise and not scalar:
+            raise ValueError(
+                "noise='marglik' is for Gaussian(noise=..., learned=True) with one noise for all outputs, got "
+                f"{likelihood}"
+            )
+        if self.subset is not None and self.subset > n:
+            raise ValueError(f"expected a subset of at most the {n:,} examples there are, got {self.subset:,}")
+
+    def _passes(self, point: Point, problem: Problem, data: Data, noise: Noise) -> Passes:
+        network = problem.split(point.params)[0]
+        passes = Passes(
+            problem=problem,
+            point=point,
+            data=data,
+            names=tuple(network),
+            noise=noise,
+            kind=self.curvature,
+            labels=self.labels,
+            subset=self.subset,
+            batch_size=self.batch_size,
+        )
+        return replace(passes, names=last_layer(passes) if self.where == "last" else select(network, self.where))
+
+    def _prior(self, problem: Problem, passes: Passes) -> dict[str, float]:
+        """The prior's precision of each tensor."""
+        assert isinstance(problem.prior, Normal)
+        if isinstance(self.prior_precision, (int, float)):
+            return dict.fromkeys(passes.params, float(self.prior_precision))
+        scales = problem.prior.scales(problem.split(passes.point.params)[0])
+        prior = {n: scales[n] ** -2 for n in passes.params}
+        if self.structure == "low-rank":
+            one_precision(prior)  # refused before anything is computed
+        return prior
+
+    def _curvature(self, passes: Passes) -> tuple[Curved, Pass]:
+        params = passes.params
+        total = sum(x.numel() for x in params.values())
+        structure = self.structure or ("full" if total <= SMALL else "kronecker")
+        if structure == "full":
+            _check_memory(params)
+            matrix = structures.full(passes)
+            return CurvedFull(matrix, params), matrix.run
+        if structure == "diagonal":
+            found = structures.diagonal(passes)
+            return CurvedDiagonal(found), found.run
+        if structure == "low-rank":
+            directions = structures.low_rank(passes, self.rank)
+            return CurvedLowRank(directions), directions.run
+        factors = structures.kronecker(passes)
+        curved = CurvedKronecker.of(factors, params)
+        if structure == "eigen-corrected":
+            curved = curved.corrected(structures.diagonal(passes, curved.left, curved.right))
+        return curved, factors.run
+
+    def _loss(self, family: Family, problem: Problem, val: Data | Stream, noise: Noise) -> float:
+        """The mean validation NLL, predicted as it will be later on: with the same draws for all that are compared."""
+        draws = Draws(problem, stack([family]), noise.split("validation").key.unsqueeze(0), self.samples)
+        predictor = Predictor(draws, default_via(self.via, problem.likelihood), keep=True)
+        total, seen = 0.0, 0
+        for piece in pieces(val, 1000):
+            predictive = assembled([predictor(piece.inputs, begin=seen)], problem.likelihood, None)
+            total -= float(predictive.log_prob(piece.targets).double().sum())
+            seen += len(piece.targets)
+        return total / seen
+
+    @classmethod
+    def lineup(cls) -> Iterable[Entry]:
+        return (Entry("Laplace", cls(), 1), Entry("mixture of Laplaces", cls(), 10))
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        exact = bench.conjugate()
+        for structure in STRUCTURES:
+            made = bench.fit(cls(structure=structure), exact.problem, exact.data, start=exact.mean)
+            if structure == "diagonal":
+                says, expected = "1 / diag(Lambda)", torch.diag(1 / exact.precision.diagonal())
+            else:
+                says, expected = "Lambda^-1", exact.covariance
+            yield bench.close(f"{structure}: covariance", says, bench.covariance(made), expected, 1e-12)
+            if structure != "diagonal":
+                found = torch.tensor(made.info["curves"]["log_evidence"][0], dtype=torch.float64)
+                truth = torch.tensor([exact.log_evidence], dtype=torch.float64)
+                yield bench.close(f"{structure}: evidence", "that of the conjugate model", found, truth, 1e-9)
+        for cold in (bench.conjugate(temperature=0.3), bench.conjugate(temperature=0.3, temper="likelihood")):
+            made = bench.fit(cls(), cold.problem, cold.data, start=cold.mean)
+            name = f"covariance at temperature 0.3 ({cold.problem.temper})"
+            yield bench.close(name, "its Lambda^-1", bench.covariance(made), cold.covariance, 1e-12)
+
+
+def _check_memory(params: Params) -> None:
+    """Refuses a full matrix that does not fit, with what would."""
+    device = next(iter(params.values())).device
+    total = sum(x.numel() for x in params.values())
+    needed, free = 8 * COPIES * total**2, int(SHARE * free_bytes(device))
+    if needed > free:
+        shapes = [(x.shape[0], x.numel() // x.shape[0]) if x.dim() > 1 else (1, 1) for x in params.values()]
+        kronecker = 8 * sum(2 * (o**2 + i**2) + o * i for o, i in shapes)
+        raise MemoryError(
+            f"the full covariance of {total:,} parameters takes {readable(needed)} ({COPIES} matrices of "
+            f"{readable(8 * total**2)}), and {readable(free)} may be used: structure='kronecker' takes about "
+            f"{readable(kronecker)}, 'diagonal' {readable(8 * total)}, or choose fewer parameters by where="
+        )
+
+
+def _evidence(passes: Passes, prior: Mapping[str, float], run: Pass) -> Evidence:
+    problem = passes.problem
+    assert isinstance(problem.prior, Normal)
+    centre = problem.prior.centre or {}
+    away = {n: x - centre[n].to(x) if n in centre else x for n, x in passes.params.items()}
+    distance = {n: prior[n] * float(x.double().square().sum()) for n, x in away.items()}
+    log_noise = passes.point.params.get(LOG_NOISE)
+    known = float(log_noise) if log_noise is not None and log_noise.dim() == 0 else 0.0
+    return Evidence(run.log_likelihood, run.elements, problem.shares, distance, known)
+
+
+def _posterior(
+    passes: Passes, curved: Curved, prior: Mapping[str, float], factors: Mapping[str, float], r: float = 1.0
+) -> tuple[Family, float]:
+    """The posterior with the prior's precision times factors and the noise's times r, and its volume."""
+    (params, buffers), (a, s) = passes.point, passes.problem.shares
+    centre = passes.params
+    precision = {n: s * factors[n] * prior[n] for n in centre}
+    rest = {n: x for n, x in params.items() if n not in centre}
+    part, volume = curved.posterior(centre, a * r, precision, {} if rest else buffers)
+    if r != 1.0:
+        rest[LOG_NOISE] = rest[LOG_NOISE] - 0.5 * math.log(r)
+    return (Partial(Delta(rest, buffers), part) if rest else part), volume

@@ -1,0 +1,395 @@
+"""Laplace: exact where theory says so, the same for members alone and in mixtures, and clear about what it cannot."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import basinet as bn
+from basinet.core.tree import leaves, ravel, take
+from basinet.families import Delta, Diagonal, Eigen, Full, Kronecker, Partial
+from basinet.methods.laplace import STRUCTURES, Laplace
+from basinet.methods.map import MAP
+from basinet.problem.exact import conjugate
+from basinet.testing import Bench, check_method
+
+ENGINE = bn.Engine(device="cpu", progress=False)
+BENCH = Bench("Laplace")
+FAST = MAP(epochs=20, batch_size=None)
+KEY = bn.Noise.seed(3)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def classes(n: int = 40) -> bn.Data:
+    inputs = KEY.split("x").normal(torch.empty(n, 4, dtype=torch.float64))
+    return bn.Data(inputs, KEY.split("y").integers(n, 3))
+
+
+PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
+MAPS = bn.fit(FAST, PROBLEM, classes(), members=3, engine=ENGINE)
+
+
+def family(posterior: bn.Posterior, k: int = 0):
+    return take(posterior.parts[0].family, k)
+
+
+def test_laplace_conforms_and_is_exact_for_the_conjugate_problem():
+    checks = check_method(Laplace(base=FAST))
+    assert sum("covariance" in c.name for c in checks) == 7 and sum("evidence" in c.name for c in checks) == 4
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_members_of_a_mixture_are_those_alone_and_survive_saving(structure, tmp_path):
+    recipe = Laplace(structure=structure, where=None, rank=3)
+    mixture = bn.fit(recipe, PROBLEM, classes(), start=MAPS, engine=ENGINE)
+    assert len(mixture) == 3 and mixture.members == MAPS.members
+    for k in range(3):
+        alone = bn.fit(recipe, PROBLEM, classes(), start=MAPS[k], engine=ENGINE)
+        for a, b in zip(leaves(family(mixture, k)), leaves(family(alone)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    found = mixture.predict(classes().inputs, samples=3)
+    mixture.save(tmp_path / "la")
+    loaded = bn.load(tmp_path / "la", net)
+    assert torch.equal(loaded.predict(classes().inputs, samples=3).outputs, found.outputs)
+    assert loaded.recipe == recipe and loaded.info["curves"]["log_evidence"] == mixture.info["curves"]["log_evidence"]
+
+
+@pytest.mark.parametrize(
+    ("structure", "kind"),
+    [
+        ("full", Full),
+        ("kronecker", Kronecker),
+        ("eigen-corrected", Kronecker),
+        ("diagonal", Diagonal),
+        ("low-rank", Eigen),
+    ],
+)
+def test_the_posterior_is_a_family_around_the_mode(structure, kind):
+    whole = bn.fit(Laplace(structure=structure, where=None), PROBLEM, classes(), start=MAPS[1], engine=ENGINE)
+    last = bn.fit(Laplace(structure=structure), PROBLEM, classes(), start=MAPS[1], engine=ENGINE)
+    assert type(family(whole)) is kind and type(family(last)) is Partial and type(family(last).part) is kind
+    assert type(family(last).rest) is Delta and set(family(last).part.mean().params) == {"3.weight", "3.bias"}
+    mode = MAPS[1].points()[0]
+    for made in (whole, last):
+        point = made.points()[0]
+        assert all(torch.equal(point.params[n], x) for n, x in mode.params.items())
+        assert all(torch.equal(point.buffers[n], x) for n, x in mode.buffers.items())
+    draws = last.sample(4)
+    assert torch.equal(draws["0.weight"][0], mode.params["0.weight"].expand(4, 6, 4))
+    assert float((draws["3.weight"][0] - mode.params["3.weight"]).abs().min()) > 0
+
+
+def test_where_names_any_parameters():
+    made = bn.fit(Laplace(where=("*.weight", "!1.*")), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+    assert set(family(made).part.mean().params) == {"0.weight", "3.weight"}
+    with pytest.raises(ValueError, match=r"no parameter matches 'head\.\*'.*There are 0\.weight"):
+        bn.fit(Laplace(where="head.*"), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+
+
+def test_the_default_is_full_for_small_layers_and_kronecker_for_large_ones():
+    small = bn.fit(Laplace(), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+    assert type(family(small).part) is Full
+    wide = bn.Problem(lambda: nn.Sequential(nn.Linear(4, 400), nn.Tanh(), nn.Linear(400, 3)), PROBLEM.likelihood)
+    large = bn.fit(Laplace(base=MAP(epochs=1)), wide, classes(), engine=ENGINE)
+    assert type(family(large).part) is Kronecker
+
+
+def test_the_size_of_batches_does_not_matter():
+    made = [
+        bn.fit(Laplace(where=None, structure=s, batch_size=b), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+        for s in ("full", "diagonal", "kronecker")
+        for b in (7, None)
+    ]
+    for one, other in zip(made[::2], made[1::2]):
+        a, b = BENCH.covariance(one), BENCH.covariance(other)
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_twice_the_data_at_twice_the_likelihood_temperature_is_the_same(structure):
+    data = classes()
+    twice = bn.Data(torch.cat([data.inputs] * 2), torch.cat([data.targets] * 2))
+    hot = bn.Problem(net, PROBLEM.likelihood, PROBLEM.prior, 2.0, "likelihood")
+    recipe = Laplace(structure=structure, where="3.*", rank=10)
+    once = bn.fit(recipe, PROBLEM, data, start=MAPS[0], engine=ENGINE)
+    again = bn.fit(recipe, hot, twice, start=MAPS[0], engine=ENGINE)
+    torch.testing.assert_close(part_covariance(again), part_covariance(once), rtol=0, atol=1e-6)
+    told = [p.info["curves"]["log_evidence"][0][0] for p in (once, again)]
+    assert told[0] == pytest.approx(told[1], abs=1e-6)
+
+
+def part_covariance(posterior: bn.Posterior) -> torch.Tensor:
+    part = family(posterior).part
+    params = part.mean().params
+    total = sum(x.numel() for x in params.values())
+    rows = torch.eye(total, dtype=torch.float64).split([x.numel() for x in params.values()], 1)
+    return part.quad({n: r.reshape(total, *x.shape) for (n, x), r in zip(params.items(), rows)})
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_temperature_scales_the_covariance(structure):
+    recipe = Laplace(structure=structure)
+    cold = bn.Problem(net, PROBLEM.likelihood, PROBLEM.prior, 0.25)
+    one = part_covariance(bn.fit(recipe, PROBLEM, classes(), start=MAPS[0], engine=ENGINE))
+    other = part_covariance(bn.fit(recipe, cold, classes(), start=MAPS[0], engine=ENGINE))
+    torch.testing.assert_close(other, 0.25 * one, rtol=1e-9, atol=1e-12)
+
+
+def test_the_precision_is_curvature_and_prior_by_layer():
+    prior = bn.priors.Normal(scale={"3.weight": 0.5, "": 2.0})
+    problem = bn.Problem(net, PROBLEM.likelihood, prior)
+    made = bn.fit(Laplace(), problem, classes(), start=MAPS[0], engine=ENGINE)
+    plain = bn.fit(Laplace(prior_precision=1e-9), problem, classes(), start=MAPS[0], engine=ENGINE)
+    difference = torch.linalg.inv(part_covariance(made)) - torch.linalg.inv(part_covariance(plain) + 0)
+    expected = torch.diag(torch.cat([torch.full((18,), 4.0), torch.full((3,), 0.25)]).double())
+    torch.testing.assert_close(difference, expected, rtol=0, atol=1e-3)
+
+
+def test_a_subset_of_all_is_all_and_a_part_is_scaled():
+    whole = part_covariance(bn.fit(Laplace(), PROBLEM, classes(), start=MAPS[0], engine=ENGINE))
+    same = part_covariance(bn.fit(Laplace(subset=40), PROBLEM, classes(), start=MAPS[0], engine=ENGINE))
+    torch.testing.assert_close(same, whole, rtol=1e-10, atol=0)
+    copies = bn.Data(classes().inputs[:1].expand(30, 4), torch.arange(30) % 3)  # any part is all: ggn has no targets
+    one = part_covariance(bn.fit(Laplace(subset=7), PROBLEM, copies, start=MAPS[0], engine=ENGINE))
+    all_ = part_covariance(bn.fit(Laplace(), PROBLEM, copies, start=MAPS[0], engine=ENGINE))
+    torch.testing.assert_close(one, all_, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="subset of at most the 40 examples there are, got 41"):
+        bn.fit(Laplace(subset=41), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+
+
+@pytest.mark.parametrize("structure", ["full", "kronecker", "low-rank"])
+def test_marginal_likelihood_finds_the_prior_that_makes_the_evidence_largest(structure):
+    exact = conjugate(prior=7.0, n=30, d=5)
+
+    def log_evidence(scale: float) -> float:
+        x, y, noise = exact.data.inputs, exact.data.targets, exact.problem.likelihood.noise
+        spread = noise**2 * torch.eye(30, dtype=torch.float64) + scale**2 * x @ x.T
+        normal = torch.distributions.MultivariateNormal(torch.zeros(30, dtype=torch.float64), spread)
+        return float(normal.log_prob(y))
+
+    made = BENCH.fit(Laplace(structure=structure, prior_precision="marglik"), exact.problem, exact.data, start=exact.mean)
+    factor, told = made.info["curves"]["prior_factor"][0][0], made.info["curves"]["log_evidence"][0][0]
+    mode = ravel(made.mean())
+    # at a fixed mode: log Z(m) = log p(y | mode) - 1/2 [log det Lambda(m) - log det m D + m q]
+    x, noise = exact.data.inputs, exact.problem.likelihood.noise
+
+    def by_hand(m: float) -> float:
+        residual = exact.data.targets - x @ mode
+        fit = -0.5 * (residual / noise).square().sum() - 30 * (math.log(noise) + 0.5 * math.log(2 * math.pi))
+        precision = x.T @ x / noise**2 + m / 49 * torch.eye(5, dtype=torch.float64)
+        volume = torch.logdet(precision) - 5 * math.log(m / 49)
+        return float(fit - 0.5 * (volume + m / 49 * mode.square().sum()))
+
+    assert told == pytest.approx(by_hand(factor), abs=1e-9)
+    assert by_hand(factor) > max(by_hand(1.001 * factor), by_hand(factor / 1.001))
+    fixed = BENCH.fit(Laplace(structure=structure), exact.problem, exact.data, start=exact.mean)
+    assert fixed.info["curves"]["log_evidence"][0][0] == pytest.approx(log_evidence(7.0), abs=1e-8)
+
+
+@pytest.mark.parametrize("temper", ["posterior", "likelihood"])
+def test_the_evidence_of_a_tempered_posterior_is_that_of_its_likelihood_and_prior(temper):
+    exact = conjugate(temperature=0.3, temper=temper)
+    made = BENCH.fit(Laplace(), exact.problem, exact.data, start=exact.mean)
+    x, y, noise = exact.data.inputs, exact.data.targets, exact.problem.likelihood.noise
+    variance = 1.5**2 * (0.3 if temper == "posterior" else 1.0)  # of the prior, to the power of 1 / T_prior
+    each = -0.5 * ((y - x @ exact.mean) / noise).square() - math.log(noise) - 0.5 * math.log(2 * math.pi)
+    volume = torch.logdet(exact.precision) + 3 * math.log(variance)
+    expected = each.sum() / 0.3 - 0.5 * (volume + exact.mean.square().sum() / variance)
+    assert made.info["curves"]["log_evidence"][0][0] == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_corrected_eigenvalues_are_other_variances_in_the_same_basis():
+    plain, corrected = (
+        family(bn.fit(Laplace(structure=s), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)).part
+        for s in ("kronecker", "eigen-corrected")
+    )
+    assert torch.equal(plain.left["3.weight"], corrected.left["3.weight"])
+    assert torch.equal(plain.variance["3.bias"], corrected.variance["3.bias"])
+    assert float((plain.variance["3.weight"] / corrected.variance["3.weight"]).log().abs().max()) > 0.01
+
+
+def test_layers_have_factors_of_their_own_and_more_evidence():
+    options = {"structure": "kronecker", "where": None}
+    one, layers, fixed = (
+        bn.fit(Laplace(**options, prior_precision=p), PROBLEM, classes(), start=MAPS[0], engine=ENGINE).info["curves"]
+        for p in ("marglik", "layers", None)
+    )
+    assert len(set(one["prior_factor"][0])) == 1 and len(set(layers["prior_factor"][0])) == 3
+    assert layers["log_evidence"][0][0] > one["log_evidence"][0][0] > fixed["log_evidence"][0][0]
+    with pytest.raises(ValueError, match="a factor a layer needs tensors whose curvatures are apart"):
+        bn.fit(
+            Laplace(structure="full", where=None, prior_precision="layers"),
+            PROBLEM,
+            classes(),
+            start=MAPS[0],
+            engine=ENGINE,
+        )
+
+
+def test_noise_by_marginal_likelihood_is_that_of_the_data():
+    n, truth = 400, 0.3
+    x = KEY.split("nx").normal(torch.empty(n, 2, dtype=torch.float64))
+    y = x @ torch.tensor([1.0, -2.0], dtype=torch.float64) + truth * KEY.split("ny").normal(x[:, 0])
+    problem = bn.Problem(lambda: nn.Linear(2, 1).double(), bn.likelihoods.Gaussian(noise=1.0, learned=True))
+    module = nn.Linear(2, 1).double()
+    solution = torch.linalg.lstsq(torch.cat([x, torch.ones_like(x[:, :1])], 1), y.unsqueeze(1)).solution[:, 0]
+    with torch.no_grad():
+        module.weight.copy_(solution[None, :2])
+        module.bias.copy_(solution[2:])
+    start = bn.Posterior.of(module, problem)  # with noise 1, which is wrong
+    recipe = Laplace(structure="full", noise="marglik")
+    made = bn.fit(recipe, problem, bn.Data(x, y), start=start, engine=ENGINE)
+    noise = float(family(made).mean().params["likelihood.log_noise"].exp())
+    assert noise == pytest.approx(truth, abs=4.5 * truth / math.sqrt(2 * n))
+    # given the mode, the derivative of the evidence in the noise is zero: sum of squares / noise^2 = n - effective
+    residual = y - x @ solution[:2] - solution[2]
+    design = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    values = torch.linalg.eigvalsh(design.T @ design) / noise**2
+    effective = float((values / (values + 1)).sum())
+    assert float(residual.square().sum()) / noise**2 == pytest.approx(n - effective, rel=1e-5)
+    exact = torch.linalg.inv(design.T @ design / noise**2 + torch.eye(3, dtype=torch.float64))
+    torch.testing.assert_close(part_covariance(made), exact, rtol=1e-6, atol=1e-12)
+    with pytest.raises(ValueError, match=r"noise='marglik' is for Gaussian\(noise=..., learned=True\)"):
+        bn.fit(Laplace(noise="marglik"), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+
+
+def test_validation_chooses_the_factor_with_the_lowest_nll():
+    recipe = Laplace(prior_precision="validation")
+    chosen = []
+    for val in (classes(60).take(slice(40, 60)), classes()):  # others of random labels; those it was trained on
+        curves = bn.fit(recipe, PROBLEM, classes(), val=val, start=MAPS[0], engine=ENGINE).info["curves"]
+        tried, nll = curves["tried_factor"][0], curves["tried_nll"][0]
+        assert len(tried) == 21 and tried[0] == pytest.approx(1e-4) and tried[-1] == pytest.approx(1e4)
+        assert set(curves["prior_factor"][0]) == {tried[nll.index(min(nll))]}
+        chosen.append(curves["prior_factor"][0][0])
+    assert chosen[0] < chosen[1]  # doubt pays for the first
+    with pytest.raises(ValueError, match="Laplace needs val"):
+        bn.fit(recipe, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+
+
+def test_a_prior_that_is_not_normal_is_refused():
+    problem = bn.Problem(net, PROBLEM.likelihood, bn.priors.StudentT())
+    with pytest.raises(ValueError, match="curvature of a Normal prior, got StudentT"):
+        bn.fit(Laplace(), problem, classes(), start=MAPS[0], engine=ENGINE)
+
+
+def test_data_are_needed():
+    with pytest.raises(ValueError, match="Laplace needs data"):
+        bn.fit(Laplace(), PROBLEM, start=MAPS[0], engine=ENGINE)
+
+
+def test_a_head_of_imagenet_is_refused_as_full_and_runs_otherwise():
+    problem = bn.Problem(lambda: nn.Linear(1280, 1000), bn.likelihoods.Categorical())
+    inputs = KEY.split("big").normal(torch.empty(3, 1280))
+    data, start = bn.Data(inputs, torch.tensor([1, 2, 999])), bn.Posterior.of(nn.Linear(1280, 1000), problem)
+    words = r"full covariance of 1,281,000 parameters takes 47\.\d TiB.*may be used: structure='kronecker' takes about"
+    with pytest.raises(MemoryError, match=words):
+        bn.fit(Laplace(structure="full"), problem, data, start=start, engine=ENGINE)
+    for structure in (None, "diagonal"):
+        made = bn.fit(Laplace(structure=structure), problem, data, start=start, engine=ENGINE)
+        assert type(family(made)) is (Kronecker if structure is None else Diagonal)
+        assert made.predict(inputs, samples=2).probs.shape == (3, 1000)
+
+
+def test_a_hessian_that_is_not_positive_names_its_block():
+    problem = bn.Problem(
+        lambda: nn.Linear(2, 1).double(), bn.likelihoods.StudentT(scale=0.01), bn.priors.Normal(scale=90.0)
+    )
+    data = bn.Data(torch.ones(5, 2, dtype=torch.float64), torch.full((5,), 50.0, dtype=torch.float64))  # all outliers
+    start = bn.Posterior.of(nn.Linear(2, 1).double(), problem)
+    for structure in ("full", "kronecker", "diagonal"):
+        recipe = Laplace(structure=structure, curvature="hessian")
+        with pytest.raises(
+            ValueError, match=r"posterior precision of (weight|weight, bias|bias) is not positive definite"
+        ):
+            bn.fit(recipe, problem, data, start=start, engine=ENGINE)
+    bn.fit(Laplace(structure="full"), problem, data, start=start, engine=ENGINE)  # the expected one is positive
+
+
+def test_the_exact_hessian_of_a_last_layer_with_classes_is_the_ggn():
+    ggn = bn.fit(Laplace(), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+    exact = bn.fit(Laplace(curvature="hessian"), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+    torch.testing.assert_close(part_covariance(exact), part_covariance(ggn), rtol=1e-12, atol=0)
+    with pytest.raises(ValueError, match="linear last layer"):
+        bn.fit(Laplace(curvature="hessian", where=None), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+
+
+def test_numbers_that_it_tells_are_kept_in_a_pool(tmp_path):
+    recipe = Laplace(prior_precision="marglik")
+    first, again = (
+        bn.fit(recipe, PROBLEM, classes(), start=MAPS, pool=tmp_path / "pool", engine=ENGINE).info for _ in range(2)
+    )
+    assert first["trained"] == 3 and again["trained"] == 0
+    for name in ("log_evidence", "prior_factor"):
+        assert first["curves"][name] == again["curves"][name] and len(first["curves"][name]) == 3
+
+
+def test_adapters_beside_frozen_weights():
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = nn.Linear(4, 3).double().requires_grad_(False)
+            self.down = nn.Linear(4, 2, bias=False).double()
+            self.up = nn.Linear(2, 3, bias=False).double()
+
+        def forward(self, x):
+            return self.frozen(x) + self.up(self.down(x))
+
+    problem = bn.Problem(Adapted, PROBLEM.likelihood)
+    made = bn.fit(Laplace(where=None, structure="full", base=FAST), problem, classes(), engine=ENGINE)
+    assert type(family(made)) is Full and list(family(made).centre) == ["down.weight", "up.weight"]
+    assert "frozen.weight" in family(made).buffers
+
+
+def test_a_stream_gives_what_data_in_memory_give():
+    data = classes()
+    batches = [(data.inputs[i : i + 16], data.targets[i : i + 16]) for i in range(0, 40, 16)]
+    streamed = bn.fit(Laplace(), PROBLEM, bn.Data.stream(batches, n=40), start=MAPS[0], engine=ENGINE)
+    plain = bn.fit(Laplace(), PROBLEM, data, start=MAPS[0], engine=ENGINE)
+    torch.testing.assert_close(part_covariance(streamed), part_covariance(plain), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"structure": "kron"}, "expected a structure among full, kronecker"),
+        ({"curvature": "gauss"}, "expected curvature 'ggn', 'fisher' or 'hessian', got 'gauss'"),
+        ({"subset": 0}, "expected subset of at least 1, got 0"),
+        ({"rank": 0}, "expected rank of at least 1, got 0"),
+        ({"prior_precision": -1.0}, "expected prior_precision as a positive number, marglik, layers, validation"),
+        ({"prior_precision": "grid"}, "expected prior_precision as a positive number"),
+        ({"via": "exact"}, "expected via as one of sample, linear, probit, bridge, got 'exact'"),
+        ({"noise": "map"}, "expected noise='marglik' or None"),
+        ({"noise": "marglik", "prior_precision": "validation"}, "goes with a prior precision by marginal likelihood"),
+        ({"labels": 2, "curvature": "fisher"}, "labels are drawn for curvature='ggn'"),
+        ({"curvature": "hessian", "structure": "low-rank"}, "low-rank' is of a curvature that is positive"),
+    ],
+)
+def test_hyperparameters_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Laplace(**options)
+
+
+def test_on_digits_the_last_layer_stays_as_accurate_and_all_layers_need_a_tuned_prior():
+    splits = bn.datasets.load("digits")
+    problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), PROBLEM.likelihood)
+    mode = bn.fit(MAP(epochs=20), problem, splits.train, engine=ENGINE)
+    plain = bn.score(mode, splits.test)
+    for structure in ("full", "kronecker", "eigen-corrected"):
+        made = bn.fit(Laplace(structure=structure), problem, splits.train, start=mode, engine=ENGINE)
+        found = bn.score(made, splits.test)
+        assert found["accuracy"] > plain["accuracy"] - 0.02 and found["nll"] < plain["nll"] + 0.15
+        assert found["within"] > 0
+    evidence = {}
+    for structure in ("kronecker", "eigen-corrected", "diagonal"):
+        recipe = Laplace(structure=structure, where=None, prior_precision="validation")
+        made = bn.fit(recipe, problem, splits.train, val=splits.val, start=mode, engine=ENGINE)
+        evidence[structure] = made.info["curves"]["log_evidence"][0][0]
+        assert bn.score(made, splits.test)["nll"] < plain["nll"] + 0.02
+    assert all(math.isfinite(x) for x in evidence.values())
