@@ -48,7 +48,7 @@ class Loader:
         return iter(self.batches)
 
 
-@pytest.mark.parametrize("source", [cut(), Loader(cut()), lambda: iter(cut()), lambda: cut()], ids=str)
+@pytest.mark.parametrize("source", [cut(), Loader(cut()), lambda: iter(cut()), lambda: cut()], ids=["list", "iterable", "iterators", "lists"])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_come_in_order_and_start_anew_when_they_end(source, prefetch):
     found = read(bn.Data.stream(source, n=10, prefetch=prefetch), 7)

@@ -173,7 +173,8 @@ def test_marginal_likelihood_finds_the_prior_that_makes_the_evidence_largest(str
         normal = torch.distributions.MultivariateNormal(torch.zeros(30, dtype=torch.float64), spread)
         return float(normal.log_prob(y))
 
-    made = BENCH.fit(Laplace(structure=structure, prior_precision="marglik"), exact.problem, exact.data, start=exact.mean)
+    recipe = Laplace(structure=structure, prior_precision="marglik")
+    made = BENCH.fit(recipe, exact.problem, exact.data, start=exact.mean)
     factor, told = made.info["curves"]["prior_factor"][0][0], made.info["curves"]["log_evidence"][0][0]
     mode = ravel(made.mean())
     # at a fixed mode: log Z(m) = log p(y | mode) - 1/2 [log det Lambda(m) - log det m D + m q]
