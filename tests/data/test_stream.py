@@ -48,7 +48,10 @@ class Loader:
         return iter(self.batches)
 
 
-@pytest.mark.parametrize("source", [cut(), Loader(cut()), lambda: iter(cut()), lambda: cut()], ids=["list", "iterable", "iterators", "lists"])
+SOURCES = {"list": cut(), "iterable": Loader(cut()), "iterators": lambda: iter(cut()), "lists": lambda: cut()}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_come_in_order_and_start_anew_when_they_end(source, prefetch):
     found = read(bn.Data.stream(source, n=10, prefetch=prefetch), 7)

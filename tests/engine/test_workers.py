@@ -341,11 +341,12 @@ def convolutional() -> nn.Module:
 @pytest.mark.parametrize(
     ("network", "seconds", "cores", "expected"),
     [
-        (convolutional, 0.0, 2, "loop in 2 processes (convolutions"),
+        (convolutional, 0.0, 3, "loop in 3 processes (convolutions"),
+        (convolutional, 0.0, 2, "loop (convolutions"),  # one of two would wait for the third member
         (convolutional, 0.0, 8, "loop in 3 processes (convolutions"),  # no more than members
         (convolutional, 0.0, 1, "loop (convolutions"),
         (convolutional, NEVER, 2, "loop (convolutions"),  # too short a run
-        (lambda: Branching(4, 3), 0.0, 2, "loop in 2 processes (the network cannot be stacked"),
+        (lambda: Branching(4, 3), 0.0, 3, "loop in 3 processes (the network cannot be stacked"),
         (lambda: nn.Linear(4, 3), 0.0, 2, "stacked (vmap"),
     ],
 )
