@@ -108,7 +108,7 @@ def cost() -> None:
     """Time and memory against members, parameters and examples, from the committed records."""
     lines = (HERE.parent / "results" / "bench-scaling.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    _, axes = plt.subplots(2, 3, figsize=(9, 5), sharex="col")
+    _, axes = plt.subplots(2, 3, figsize=(9, 5), sharex="col", sharey="row")
     curves = (
         ("members", "members", "members"),
         ("hidden", "parameters", "parameters a member"),
