@@ -15,10 +15,11 @@ from ..core.tree import Point, leaves, move, size
 from ..data import Data, Stream, some
 from ..pool.files import FileError
 from ..problem import Problem
+from .captured import Captured
 from .checkpoint import Checkpoints
 from .group import Member, Observer, Run, Slot, Trained, finish_only, run_group, segment
 from .interrupt import Interrupt
-from .kernels import Captured, Eager, Kernel
+from .kernels import Eager, Kernel
 from .memory import SHARE, free_bytes, is_out_of_memory, member_bytes, readable
 from .method import Method, Schedule, name_of, plan_of
 from .probe import STRATEGIES, Plan, Strategy, TooLarge, choose
