@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -365,3 +367,18 @@ def test_a_pickle_in_the_place_of_a_part_is_refused_unread(saved, monkeypatch):
     monkeypatch.setattr("pickle.Unpickler", None)
     with pytest.raises(FileError, match="or not a safetensors file"):
         bn.load(saved, net)
+
+
+@pytest.mark.parametrize("name", ["Laplace", "Snapshot"])
+def test_a_process_that_never_named_the_method_loads_its_posterior(name, tmp_path):
+    base = bn.fit(RECIPE, bn.Problem(linear, bn.likelihoods.Categorical()), DATA, engine=ENGINE)
+    recipe = bn.Laplace() if name == "Laplace" else bn.Snapshot(epochs=2, cycles=2)
+    made = bn.fit(recipe, base.problem, DATA, start=base, engine=ENGINE)
+    made.save(tmp_path / "saved")
+    program = (
+        "import sys, basinet as bn\nfrom torch import nn\n"
+        "loaded = bn.load(sys.argv[1], lambda: nn.Linear(4, 3))\n"
+        "print(type(loaded.recipe).__name__)"
+    )
+    found = subprocess.run([sys.executable, "-c", program, str(tmp_path / "saved")], capture_output=True, text=True)
+    assert found.stdout.strip() == name, found.stderr

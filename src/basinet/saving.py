@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .core.model import Factory, Model
 from .core.tree import Point, leaves, take
 from .engine import Member
+from .methods import discover
 from .pool import (
     FileError,
     decode,
@@ -74,6 +75,7 @@ def load(
     models = list(model) if isinstance(model, Sequence) else [model] * len(manifest["parts"])
     if len(models) != len(manifest["parts"]):
         raise ValueError(f"expected {len(manifest['parts'])} models, one a part, got {len(models)}")
+    discover()  # a file may name any of our methods, and finds those alone that were imported
     made: dict[int, Model] = {}
     problems: dict[str, Problem] = {}
     parts = []
