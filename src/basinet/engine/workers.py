@@ -427,6 +427,7 @@ def _dumps(value: Any) -> bytes:
 
 
 def _loads(content: bytes) -> Any:
+    """What came through a pipe from a process of ours: nothing that lies on a disk is read this way."""
     return pickle.loads(content)
 
 

@@ -122,3 +122,31 @@ def refreshed(problem: Problem, point: Point, inputs: Any, noise: Noise, batch_s
             for k in totals:  # a fresh start moves by momentum * (batch - 0)
                 totals[k] = totals[k] + share * after[k] / norms[k.rpartition(".")[0]]
     return Point(point.params, point.buffers | totals)
+
+
+class Collected:
+    """What draws give, put in its place piece by piece: outputs and the likelihood's learned parameters."""
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws, self.total = draws, len(draws) * draws.samples
+        self.outputs: Tensor | None = None  # (M * S, B, *event)
+        self.learned: Params = {}  # (M * S, ...)
+
+    def put(self, here: slice, begin: int, n: int, out: Tensor) -> None:
+        """Outputs of the draws `here` on the inputs from `begin` on, of n in all."""
+        if self.outputs is None:
+            self.outputs = out.new_empty((self.total, n, *out.shape[2:]))
+        self.outputs[here, begin : begin + out.shape[1]] = out
+
+    def learn(self, block: Block) -> None:
+        """The learned parameters of a block."""
+        for name, x in self.draws.problem.split(block.drawn.point.params)[1].items():
+            if name not in self.learned:
+                self.learned[name] = x.new_empty((self.total, *x.shape[1:]))
+            self.learned[name][block.first : block.first + len(block)] = x
+
+    def all(self) -> tuple[Tensor, Params]:
+        """Everything, with members and samples on axes of their own."""
+        assert self.outputs is not None
+        shape = (len(self.draws), self.draws.samples)
+        return self.outputs.unflatten(0, shape), {name: x.unflatten(0, shape) for name, x in self.learned.items()}

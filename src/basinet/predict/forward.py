@@ -18,7 +18,7 @@ from ..core.keyed import KeyedRandomness
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, leaves, nbytes, take, tree_map
-from .draws import Block, Drawn, Draws
+from .draws import Block, Collected, Drawn, Draws
 
 CPU = 2 * 2**20  # bytes of weights and widest activations in a call on a CPU: what lies in the caches
 GPU = 2 * 2**30  # the same on a GPU, where an eighth of what is free is not less
@@ -42,10 +42,8 @@ def forward(
     """
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
-    n, total = leaves(inputs)[0].shape[0], len(draws) * draws.samples
+    n, found = leaves(inputs)[0].shape[0], Collected(draws)
     plan: Plan | None = None
-    outputs: Tensor | None = None  # (M * S, B, *event)
-    learned: Params = {}
     with torch.no_grad():
         for block in draws.blocks() if blocks is None else blocks:
             plan = plan or _plan(draws, block, inputs, batch_size)
@@ -55,16 +53,9 @@ def forward(
                 for b in range(0, n, plan.inputs):
                     run = _network(draws, _rows(inputs, b, b + plan.inputs), begin + b)
                     out = lift(run)(drawn) if plan.draws > 1 else run(drawn).unsqueeze(0)
-                    if outputs is None:
-                        outputs = out.new_empty((total, n, *out.shape[2:]))
-                    outputs[here, b : b + plan.inputs] = out
-            for name, x in draws.problem.split(block.drawn.point.params)[1].items():
-                if name not in learned:
-                    learned[name] = x.new_empty((total, *x.shape[1:]))
-                learned[name][block.first : block.first + len(block)] = x
-    assert outputs is not None
-    shape = (len(draws), draws.samples)
-    return outputs.unflatten(0, shape), {name: x.unflatten(0, shape) for name, x in learned.items()}
+                    found.put(here, b, n, out)
+            found.learn(block)
+    return found.all()
 
 
 def inputs_at_once(draws: Draws, block: Block, inputs: Any) -> int:

@@ -20,7 +20,7 @@ from ..core.lift import lift
 from ..core.tree import Params, Point, leaves, take
 from ..families import Delta, Family, Partial
 from ..problem import Problem
-from .draws import Block, Draws
+from .draws import Block, Collected, Draws
 from .forward import inputs_at_once
 
 TOGETHER = 8  # draws in one call, which share the pass at the mean
@@ -35,28 +35,17 @@ def samples(
 ) -> tuple[Tensor, Params]:
     """Outputs (M, S, B, *event) of the linear functions around the members' means at all draws, and the likelihood's
     learned parameters, leaves (M, S, ...)."""
-    n, total = leaves(inputs)[0].shape[0], len(draws) * draws.samples
-    names = _random(draws.family)
-    outputs: Tensor | None = None  # (M * S, B, *event)
-    learned: Params = {}
-    rows = batch_size
+    n, found = leaves(inputs)[0].shape[0], Collected(draws)
+    names, rows = _random(draws.family), batch_size
     with torch.no_grad(), _forward_differentiation():
         for block in draws.blocks() if blocks is None else blocks:
             rows = rows or inputs_at_once(draws, block, inputs)
             for here, centre, steps in _steps(block, draws.samples, centres, names):
                 for b in range(0, n, rows):
                     some = take(inputs, slice(b, b + rows))
-                    out = _moved(draws.problem, centre, steps, here.stop - here.start, some)
-                    if outputs is None:
-                        outputs = out.new_empty((total, n, *out.shape[2:]))
-                    outputs[here, b : b + rows] = out
-            for name, x in draws.problem.split(block.drawn.point.params)[1].items():
-                if name not in learned:
-                    learned[name] = x.new_empty((total, *x.shape[1:]))
-                learned[name][block.first : block.first + len(block)] = x
-    assert outputs is not None
-    shape = (len(draws), draws.samples)
-    return outputs.unflatten(0, shape), {name: x.unflatten(0, shape) for name, x in learned.items()}
+                    found.put(here, b, n, _moved(draws.problem, centre, steps, here.stop - here.start, some))
+            found.learn(block)
+    return found.all()
 
 
 def _steps(
