@@ -99,10 +99,13 @@ class Problem:
     ) -> tuple[Tensor, Params]:
         """The plain sum over the batch of w_n log p(y_n | x_n, theta): neither scaled nor tempered. Weights may be one
         an element of the targets; those of zero are a mask."""
-        network, learned = self.split(params)
-        outputs, buffers = self.network(network, buffers, batch.inputs, noise, mode)
-        each = self.likelihood.log_density(outputs, batch.targets, learned)
-        return (each if batch.weights is None else _along(batch.weights, each) * each).sum(), buffers
+        outputs, buffers = self.outputs(params, buffers, batch.inputs, noise, mode)
+        return self.log_likelihood_of(outputs, params, batch), buffers
+
+    def log_likelihood_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """The same for outputs that are there already; of the params only those of the likelihood count."""
+        each = self.likelihood.log_density(outputs, batch.targets, self.split(params)[1])
+        return (each if batch.weights is None else _along(batch.weights, each) * each).sum()
 
     def log_prior(self, params: Params) -> Tensor:
         """The log prior density of the network's parameters."""
@@ -119,8 +122,13 @@ class Problem:
         self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "train"
     ) -> tuple[Tensor, Params]:
         """The potential without the prior."""
-        log_likelihood, buffers = self.log_likelihood(params, buffers, batch, noise, mode)
-        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature, buffers
+        outputs, buffers = self.outputs(params, buffers, batch.inputs, noise, mode)
+        return self.data_potential_of(outputs, params, batch), buffers
+
+    def data_potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """The same for outputs that are there already; of the params only those of the likelihood count."""
+        log_likelihood = self.log_likelihood_of(outputs, params, batch)
+        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature
 
     @property
     def prior_temperature(self) -> float:
