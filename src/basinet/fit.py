@@ -58,6 +58,8 @@ def fit(
     data, val = (d.seeded(seed) if isinstance(d, Stream) else d for d in (data, val))
     recipes = expand(method)
     count = len(recipes)
+    if method.coupled:
+        _check_coupled(method, count, data, members, start)
     members = count if members is None and count > 1 and (start is None or len(start) == 1) else members
     who = _identities(members, seed, start)
     if len(who) % count:
@@ -137,6 +139,8 @@ class _Cast:
             opened = Pool(pool, describe_problem(problem))
             self.entries = [_entry(opened, each[i], sources[i], given) for i in firsts]
         self.names = [_file_name(m, None if start is None else self.point(i, 0)) for i, m in enumerate(who)]
+        if each[0].coupled:  # a member is what the others made of it
+            self.names = [f"{name}-of-{fingerprint(self.names)}" for name in self.names]
 
     def read(self) -> dict[int, Trained]:
         """The members that are in the pool."""
@@ -145,7 +149,7 @@ class _Cast:
             entry = self.entries[self.kind[i]]
             if entry.has(name):
                 found[i] = Trained(i, *entry.read(name, self.given.engine.place))
-        return found
+        return {} if self.kinds[0].coupled and len(found) < len(self.who) else found
 
     def write(self, trained: Trained) -> None:
         """Keeps a member in the pool."""
@@ -271,6 +275,18 @@ def _check_needs(method: Method, data: Data | Stream | None, val: Data | Stream 
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
     if val is None and patience_of(method) is not None:
         raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
+
+
+def _check_coupled(
+    method: Method, recipes: int, data: Data | Stream | None, members: int | None, start: Posterior | None
+) -> None:
+    name = name_of(method)
+    if members is None and start is None:
+        raise ValueError(f"the members of {name} see each other, so their number matters: give members=10, say")
+    if recipes > 1:
+        raise ValueError(f"the members of {name} see each other, so they share one recipe: give no lists in it")
+    if isinstance(data, Data) and data.rows is not None:
+        raise ValueError(f"the members of {name} see the same batches: give data without index lists a member")
 
 
 def _identities(members: int | None, seed: int, start: Posterior | None) -> list[Member]:

@@ -1,7 +1,20 @@
 """Trains members: many at once, or one after another, with the same result."""
 
+from .coupled import Lift
 from .engine import Engine
 from .group import Event, Member
-from .method import Descent, Finished, GradientMethod, Info, Method, Schedule
+from .method import CoupledMethod, Descent, Finished, GradientMethod, Info, Method, Schedule
 
-__all__ = ["Descent", "Engine", "Event", "Finished", "GradientMethod", "Info", "Member", "Method", "Schedule"]
+__all__ = [
+    "CoupledMethod",
+    "Descent",
+    "Engine",
+    "Event",
+    "Finished",
+    "GradientMethod",
+    "Info",
+    "Lift",
+    "Member",
+    "Method",
+    "Schedule",
+]

@@ -25,6 +25,7 @@ class Captured(Kernel):
     def __init__(self, *args: Any, streams: bool, longest: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self.by_stream, self.longest = streams, longest
+        self.members.traced = True
         self.cells: list[Any] = []  # one stacked state, or one state a member
         self._graph: torch.cuda.CUDAGraph | None = None
         self._compiled: Callable[..., Any] | None = None
@@ -40,7 +41,8 @@ class Captured(Kernel):
         self.loss = torch.zeros(g, dtype=torch.float64, device=device)
         self.at = torch.zeros((), dtype=torch.long, device=device)  # the step within the segment
         batch = self.data.n if self.batches.batch_size is None else self.batches.batch_size
-        rows = (self.longest, batch) if self.batches.shared else (self.longest, g, batch)
+        common = self.batches.shared or self.method.coupled
+        rows = (self.longest, batch) if common else (self.longest, g, batch)
         self.order = torch.zeros(
             rows if self.batches.batch_size is not None else (1, *rows[1:]), dtype=torch.long, device=device
         )
@@ -58,10 +60,9 @@ class Captured(Kernel):
 
     def advance(self, clocks: Sequence[int], count: int, total: Tensor) -> Tensor:
         device = self.keys.device
-        if self.batches.batch_size is not None:
-            self.order[:count] = self.batches.index(clocks, count)
-        else:
-            self.order[0] = self.batches.index(clocks, 1)[0]
+        steps = count if self.batches.batch_size is not None else 1
+        index = self.batches.index(clocks, steps)
+        self.order[:steps] = index[:, 0] if self.method.coupled and not self.batches.shared else index
         self.ticks[:count] = torch.tensor(clocks, device=device) + torch.arange(count, device=device)[:, None]
         self.noises[:count] = Noise(self.keys.unsqueeze(0)).split(self.ticks[:count]).key
         if self._graph is None:
@@ -139,6 +140,8 @@ class Captured(Kernel):
         if self.by_stream:
             clock, key, index = clock[0], key[0], index if self.batches.shared else index[0]
             new, info = self.step(state, *self.batches.gather(index), index, key, clock)
+        elif self.method.coupled:
+            new, info = self.step(state, *self.batches.gather(index), index, key, clock[0])
         else:
             new, info = lift(self.step, self.dims())(state, *self.batches.gather(index), index, key, clock)
         for old, x in zip(leaves(state), leaves(new)):

@@ -17,6 +17,7 @@ from ..pool.files import FileError
 from ..problem import Problem
 from .captured import Captured
 from .checkpoint import Checkpoints
+from .coupled import Lift
 from .group import Member, Observer, Run, Slot, Trained, finish_only, run_group, segment
 from .interrupt import Interrupt
 from .kernels import Eager, Kernel
@@ -174,6 +175,7 @@ class _Works:
         self.engine, self.run_, self.members, self.keys, self.point = engine, run, members, keys, point
         self.kernels: dict[tuple[Strategy, bool, int], Kernel] = {}
         self.seconds = 0.0  # that a step of all members took when it was last measured
+        self.chunk: int | None = None  # of coupled members, whose activations are in memory at once; None: all
 
     def slot(self, i: int) -> Slot:
         """The member at a position, before its first step."""
@@ -198,7 +200,7 @@ class _Works:
         if run.checkpoints.recall(asked | {name: x for name, x in forced.items() if x is not None}):
             settings = run.checkpoints.settings
             how = {name: settings[name] for name in ("strategy", "compiled", "processes", "threads")}
-            self.chosen = Plan(reason="as the run that goes on had it", **how)
+            self.chosen, self.chunk = Plan(reason="as the run that goes on had it", **how), settings.get("chunk")
             if self.chosen.threads:  # the bits of a member depend on the threads, not on the processes
                 count = min(engine.processes or self.chosen.processes, engine.most_processes)
                 self.chosen = self.chosen._replace(processes=count)
@@ -206,7 +208,7 @@ class _Works:
             fits = free // max(each, 1)
             groups = self._try(wanted, fits)
             self.chosen = self._spread(self.chosen, len(wanted), fits)
-            if self.chosen.strategy == "loop":
+            if self.chosen.strategy == "loop" and not run.method.coupled:
                 if isinstance(run.method, Together):
                     raise Apart(self.chosen.reason)
                 groups = _cut(wanted, 1)
@@ -214,14 +216,17 @@ class _Works:
                 most = fits // count if engine.place.type == "cpu" else fits  # processes on a CPU share its memory
                 groups = _cut(wanted, min(len(groups[0]), -(-len(wanted) // count), most))
             names = ("strategy", "compiled", "processes", "threads")
-            run.checkpoints.begin(asked | {name: getattr(self.chosen, name) for name in names}, groups)
+            run.checkpoints.begin(
+                asked | {name: getattr(self.chosen, name) for name in names} | {"chunk": self.chunk}, groups
+            )
         largest = max(len(group) for group in run.checkpoints.groups)
-        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, largest, each))
+        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, largest, self.chunk, each))
 
     def _try(self, wanted: Sequence[int], most: int) -> list[list[int]]:
         """Chooses how members run, by trying a group of at most so many; returns the groups."""
         engine, run = self.engine, self.run_
-        groups = _cut(wanted, most)
+        groups = _cut(wanted, len(wanted) if run.method.coupled else most)
+        self.chunk = most if run.method.coupled and most < len(wanted) else None
 
         def attempt(plan: Plan, count: int) -> float:
             self.seconds = self._measure(plan, groups[0])
@@ -233,19 +238,20 @@ class _Works:
         asked, steps, module = (engine.strategy, engine.compile), run.schedule.steps, run.problem.network.module
         asked = (engine.strategy, False) if streamed else asked
         try:
-            self.chosen = choose(*asked, len(wanted), steps, engine.place, module, attempt)
+            self.chosen = choose(*asked, len(wanted), steps, engine.place, module, attempt, run.method.coupled)
             if streamed and engine.compile:
                 self.chosen = self.chosen._replace(compiled=True)
             return groups
         except TooLarge:
-            if len(groups[0]) == 1:
+            at_once = self.chunk or len(groups[0])
+            if at_once == 1:
                 raise
-        return self._try(wanted, self._half(len(groups[0])))
+        return self._try(wanted, self._half(at_once))
 
     def _spread(self, plan: Plan, members: int, fits: int) -> Plan:
         """The plan in as many processes as were asked for, or as pay; each with its share of the cores."""
         engine = self.engine
-        if isinstance(self.run_.data, Stream):
+        if isinstance(self.run_.data, Stream) or self.run_.method.coupled:
             return plan  # what may give its batches once, or to one reader at a time, stays in one process
         count, most = engine.processes, min(members, engine.most_processes)
         if count is None:
@@ -312,9 +318,13 @@ class _Works:
                 yield from self.train(group)
                 continue
             except RuntimeError as error:
-                if len(group) == 1 or not is_out_of_memory(error):
+                if not is_out_of_memory(error) or (self.chunk or len(group)) == 1:
                     raise
-            queue = halves(group) + queue
+            if self.run_.method.coupled:
+                self.chunk = self._half(self.chunk or len(group))
+                queue.insert(0, group)  # from the last checkpoint, or the beginning
+            else:
+                queue = halves(group) + queue
 
     def train(self, group: list[int]) -> Iterator[Trained]:
         """Trains one group."""
@@ -343,21 +353,24 @@ class _Works:
             run = self.run_
             assert run.data is not None
             parts = (run.method, run.problem, run.data, run.schedule)
+            one_by_one = 1 if plan.strategy == "loop" else None
+            lift = Lift(self.chunk if self.chunk is not None else one_by_one, recompute=self.chunk is not None)
+            options = {"autocast": self.engine.autocast, "lift": lift}
             captured = plan.compiled and self.engine.place.type == "cuda" and plan.strategy != "loop"
             captured = captured and not isinstance(run.data, Stream)
             if captured:
                 longest = segment(run.schedule, run.data)
                 streams = plan.strategy == "streams"
-                made: Kernel = Captured(*parts, autocast=self.engine.autocast, streams=streams, longest=longest)
+                made: Kernel = Captured(*parts, **options, streams=streams, longest=longest)
             else:
-                stacked = plan.strategy == "stacked"
-                made = Eager(*parts, autocast=self.engine.autocast, stacked=stacked, compiled=plan.compiled)
+                stacked = plan.strategy == "stacked" or run.method.coupled
+                made = Eager(*parts, **options, stacked=stacked, compiled=plan.compiled)
             self.kernels[key] = made
         return self.kernels[key]
 
     def _measure(self, plan: Plan, few: list[int]) -> float:
         """Seconds a step of all members takes in a plan; what was measured is forgotten, the kernel is kept."""
-        group = few[:1] if plan.strategy == "loop" else few
+        group = few[:1] if plan.strategy == "loop" and not self.run_.method.coupled else few
         kernel = self._kernel(plan, len(group))
         slots = [self.slot(i) for i in group]
         keys = torch.stack([s.key() for s in slots])
@@ -390,13 +403,23 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _describe(run: Run, members: int, point: Point, device: torch.device, plan: Plan, group: int, each: int) -> str:
+def _describe(
+    run: Run,
+    members: int,
+    point: Point,
+    device: torch.device,
+    plan: Plan,
+    group: int,
+    chunk: int | None,
+    each: int,
+) -> str:
     assert run.data is not None
     schedule: Schedule = run.schedule
     who = f"{members} member" + ("s" if members > 1 else "")
     dtype = str(leaves(point.params)[0].dtype).removeprefix("torch.")
     batch = run.data.n if schedule.batch_size is None else min(schedule.batch_size, run.data.n)
     many = f" in groups of {group}" if 1 < group < members else ""
+    many = f", {chunk} at a time" if chunk is not None else many
     cost = f"{who} of {size(point.params):,} parameters (about {readable(each)} each) on {device.type} in {dtype}"
     work = f"{schedule.steps:,} steps of {batch} of {run.data.n:,} examples"
     if isinstance(run.data, Stream):

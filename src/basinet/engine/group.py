@@ -141,7 +141,7 @@ class _Group:
         self.kept_best: Any = None  # the states at the lowest validation NLL, with early stopping
         self.spent, self.pace = 0.0, 0.0  # seconds in all, and a step
         self.steps = 0  # that this group has made, whoever started anew: so many batches of a stream are gone
-        self.stackable = True  # until it is seen that evaluating is not
+        self.stackable = kernel.members.size != 1  # until it is seen that evaluating is not
         self.consistent = True  # whether states and slots tell of the same moment
 
     def train(self) -> Iterator[Trained]:
@@ -219,34 +219,41 @@ class _Group:
             run.observe(Event(name_of(run.method), who, step, run.schedule.steps, loss, seen))
         run.progress.advance(sum(slot.clock - slot.boundary for slot in slots), _shown(means, val_nll))
         self.consistent = False
-        ended = [self._judge(j, mean, None if val_nll is None else val_nll[j]) for j, mean in zip(due, means)]
+        if run.method.coupled and not self._all_finite(means):
+            means = [math.nan] * len(due)  # one that diverged takes with it all that saw it
+        ended = [self._judge(j, mean, val_nll) for j, mean in zip(due, means)]
         self.consistent = True
         yield from (trained for trained in ended if trained is not None)
 
-    def _judge(self, j: int, mean: float, val_nll: float | None) -> Trained | None:
+    def _all_finite(self, means: Sequence[float]) -> bool:
+        point = self.run.method.point(self.kernel.states())
+        return all(map(math.isfinite, means)) and all(map(_is_finite, leaves(point)))
+
+    def _judge(self, j: int, mean: float, val_nll: Sequence[float] | None) -> Trained | None:
         """Curves, restart, early stopping and the end of one member."""
         slot = self.slots[j]
         slot.boundary, slot.loss = slot.clock, 0.0
         slot.curves["step"].append(float(slot.clock))
         slot.curves["loss"].append(mean)
         if val_nll is not None:
-            slot.curves.setdefault("val_nll", []).append(val_nll)
+            slot.curves.setdefault("val_nll", []).append(val_nll[j])
         if not math.isfinite(mean):
             return self._restart(j)
         if not self._is_done(j, val_nll):
             return None
         state = self._result(j)
         point = self.run.method.point(state)  # the loss of a step does not see what that step did
-        if not all(bool(x.isfinite().all()) for x in leaves(point) if x.is_floating_point()):
+        if not all(map(_is_finite, leaves(point))):
             return self._restart(j)
         return self._finish(j, state)
 
-    def _is_done(self, j: int, val_nll: float | None) -> bool:
+    def _is_done(self, j: int, val_nll: Sequence[float] | None) -> bool:
         slot, run = self.slots[j], self.run
         stopped = False
         if self.patience is not None and val_nll is not None:
-            if val_nll < slot.best:
-                slot.best, slot.waited = val_nll, 0
+            seen = sum(val_nll) / len(val_nll) if run.method.coupled else val_nll[j]  # coupled members stop together
+            if seen < slot.best:
+                slot.best, slot.waited = seen, 0
                 self._keep_best(j)
             else:
                 slot.waited += 1
@@ -278,15 +285,20 @@ class _Group:
     def _restart(self, j: int) -> Trained | None:
         slot, run = self.slots[j], self.run
         who, step = f"member {slot.member.k} (seed {slot.member.seed})", slot.clock
+        first = j == 0 or not run.method.coupled  # speaks, for all where they belong together
+        who = f"one of {len(self.slots)} members that see each other" if run.method.coupled else who
         if slot.attempt + 1 >= ATTEMPTS:
             slot.finished = True
-            run.progress.say(f"{who} diverged at each of {ATTEMPTS} attempts and is left out")
+            if first:
+                run.progress.say(f"{who} diverged at each of {ATTEMPTS} attempts and is left out")
             run.checkpoints.fail(slot.position)
             return Trained(slot.position, None, slot.curves | {"seconds": [self.spent / len(self.slots)]})
         slot.restart()
-        run.progress.say(
-            f"{who} is not finite after {step:,} steps: it starts anew, attempt {slot.attempt + 1} of {ATTEMPTS}"
-        )
+        anew = "all start" if run.method.coupled else "it starts"
+        if first:
+            run.progress.say(
+                f"{who} is not finite after {step:,} steps: {anew} anew, attempt {slot.attempt + 1} of {ATTEMPTS}"
+            )
         self.kernel.rekey(j, slot.key())
         self.kernel.put(j, self.kernel.init(slot.point(slot.attempt), slot.key()))
         self.kernel.bank.clear(j)
@@ -333,6 +345,10 @@ def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
     for line in done.notes:
         run.progress.say(f"{name_of(run.method)}, member {slot.member.k} (seed {slot.member.seed}): {line}")
     return done
+
+
+def _is_finite(x: Tensor) -> bool:
+    return not x.is_floating_point() or bool(x.isfinite().all())
 
 
 def segment(schedule: Schedule, data: Data | Stream | None) -> int:

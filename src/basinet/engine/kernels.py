@@ -25,8 +25,9 @@ from ..data import Data, Stream
 from ..problem import Batch, Problem
 from .bank import Bank
 from .batches import Batches, Streamed
+from .coupled import Lift
 from .memory import is_out_of_memory
-from .method import GradientMethod, Info, Method, Schedule
+from .method import CoupledMethod, GradientMethod, Info, Method, Schedule
 
 
 class Kernel(ABC):
@@ -39,17 +40,20 @@ class Kernel(ABC):
         data: Data | Stream,
         schedule: Schedule,
         autocast: torch.dtype | None = None,
+        lift: Lift | None = None,
     ) -> None:
         self.method, self.problem, self.data, self.schedule, self.autocast = method, problem, data, schedule, autocast
+        self.members = lift or Lift()  # how functions of one member are computed for all, in coupled methods
         self.bank = Bank(0, 0)
 
     def begin(self, members: Sequence[int], points: Sequence[Point], keys: Tensor) -> None:
         """Loads a group: member numbers (their index lists), starting points, keys (g, 2)."""
         self.size = len(members)
+        shufflers = 1 if self.method.coupled else self.size  # coupled members see the batches of the first
         self.batches: Batches | Streamed = (
             Streamed(self.data)
             if isinstance(self.data, Stream)
-            else Batches(self.data, list(members), keys, self.schedule.batch_size)
+            else Batches(self.data, list(members[:shufflers]), keys[:shufflers], self.schedule.batch_size)
         )
         self.keys = Noise(keys).split("step").key
         self.bank = Bank(self.size, self.schedule.bank)
@@ -77,7 +81,8 @@ class Kernel(ABC):
 
     def rekey(self, j: int, key: Tensor) -> None:
         """Gives member j another key, from which its shuffling and noise follow."""
-        self.batches.rekey(j, key)
+        if j == 0 or not self.method.coupled:
+            self.batches.rekey(j, key)
         self.keys[j] = Noise(key).split("step").key
 
     def init(self, point: Point, key: Tensor) -> Any:
@@ -94,15 +99,18 @@ class Kernel(ABC):
         key: Tensor,
         clock: Tensor,
     ) -> tuple[Any, Info]:
-        """One step of one member."""
+        """One step of one member, or of a stack of coupled ones."""
         batch = self.batch(inputs, targets, weights, index, key, clock)
         with self.precision():
+            if isinstance(self.method, CoupledMethod):
+                return self.method.update(state, batch, self.problem, Noise(key), self.members)
             return self.method.update(state, batch, self.problem, Noise(key))
 
     def batch(self, inputs: Any, targets: Any, weights: Any, index: Any, key: Tensor, clock: Any) -> Batch:
-        """What one member sees: the examples, augmented with its own noise."""
+        """What one member sees: the examples, augmented with its own noise (coupled members: that of the first)."""
         if self.data.augment is not None:
-            inputs = self.data.augment(inputs, Noise(key).split("augment"))
+            own = Noise(key[0] if self.method.coupled else key)
+            inputs = self.data.augment(inputs, own.split("augment"))
         return Batch(inputs, targets, index, clock, self.batches.n, weights)
 
     def precision(self) -> AbstractContextManager[Any]:
@@ -113,6 +121,8 @@ class Kernel(ABC):
 
     def dims(self) -> tuple[Any, ...]:
         """Which arguments of `step` have a member axis."""
+        if self.method.coupled:
+            return (0, None, None, None, None, 0, None)
         shared = None if self.batches.shared else 0
         weighted = None if shared is None or self.data.weights is None else 0
         return (0, shared, shared, weighted, shared, 0, 0)
@@ -126,6 +136,7 @@ class Eager(Kernel):
         self.stacked, self.compiled = stacked, compiled
         self.fused = isinstance(self.method, GradientMethod)
         plain = self.fused and type(self.method).gradient is GradientMethod.gradient  # type: ignore[attr-defined]
+        self.members.traced = self.compiled
         self.outside = plain and not self.compiled  # gradients are taken outside of what is lifted
         self._made: dict[Any, Callable[..., Any]] = {}
 
@@ -149,7 +160,9 @@ class Eager(Kernel):
         index = self.batches.index(clocks, count)
         ticks = torch.tensor(clocks, device=device) + torch.arange(count, device=device)[:, None]  # (count, g)
         keys = Noise(self.keys.unsqueeze(0)).split(ticks).key  # (count, g, 2)
-        if not self.stacked:
+        if self.method.coupled:
+            ticks, index = ticks[:, 0], index if self.batches.shared else index[:, 0]
+        elif not self.stacked:
             keys, ticks, index = keys[:, 0], ticks[:, 0], index if self.batches.shared else index[:, 0]
         for t in range(count):
             inputs = (*self.batches.gather(index[t]), index[t], keys[t], ticks[t])
@@ -241,6 +254,8 @@ class Eager(Kernel):
     def _gradient(self, state: Any, *inputs: Any) -> Any:
         assert isinstance(self.method, GradientMethod)
         with self.precision():
+            if isinstance(self.method, CoupledMethod):
+                return self.method.gradient(state, self.batch(*inputs), self.problem, Noise(inputs[4]), self.members)
             return self.method.gradient(state, self.batch(*inputs), self.problem, Noise(inputs[4]))
 
     def _absorb(self, state: Any, inputs: Any, targets: Any, weights: Any, index: Any, key: Any, clock: Any) -> Any:
@@ -251,7 +266,8 @@ class Eager(Kernel):
         where = (name, self.batches.shared)
         if where not in self._made:
             dims = (0, *self.dims()) if name in ("loss", "data") else self.dims()
-            made = lift(function, dims) if self.stacked else function
+            whole = self.method.coupled and name == "gradient"  # written for the stack
+            made = lift(function, dims) if self.stacked and not whole else function
             compiled = self.compiled and name != "absorb"
             self._made[where] = torch.compile(made, dynamic=False) if compiled else made
         return self._made[where]

@@ -22,6 +22,7 @@ from ..data import Data
 from ..families import Delta, Family
 from ..optim import Optimizer
 from ..problem import Batch, Problem
+from .coupled import Lift
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -85,6 +86,7 @@ class Method(Recipe, kind="method"):
     randomised: ClassVar[bool] = (
         False  # draws noise for each example, so that equal problems give posteriors equal in law
     )
+    coupled: ClassVar[bool] = False  # members see each other at every step: see CoupledMethod
     samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
 
     def adapt(self, problem: Problem) -> Problem:
@@ -215,3 +217,30 @@ class GradientMethod(Method, kind="method"):
         """The point where descent ended; methods that keep more than a point say so."""
         point = self.point(state)
         return Delta(point.params, point.buffers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoupledMethod(GradientMethod, kind="method"):
+    """A gradient method whose members see each other at every step: one stack, one clock, one batch for all.
+
+    It writes `gradient` for the whole stack: state and noise have leaves (M, ...), the batch has no member axis, and
+    `lift` computes functions of one member for all. Its members belong together: another number of them is another
+    run, and one that diverges takes all with it.
+    """
+
+    coupled: ClassVar[bool] = True
+
+    @abstractmethod
+    def gradient(  # type: ignore[override]
+        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
+    ) -> tuple[Any, Info]:
+        """The directions of all members (M, ...) that the optimiser descends, per example, and Info with losses (M,)
+        and buffers."""
+
+    def update(  # type: ignore[override]
+        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
+    ) -> tuple[Descent, Info]:
+        grads, info = self.gradient(state, batch, problem, noise, lift)
+        steps = self.schedule(batch.total).steps
+        params, moments = self.optimizer.step(state.params, grads, state.moments, batch.step, steps)
+        return Descent(params, info.buffers or state.buffers, moments, state.memory), info

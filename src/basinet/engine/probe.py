@@ -46,10 +46,13 @@ def choose(
     device: torch.device,
     module: nn.Module,
     attempt: Try,
+    coupled: bool = False,
 ) -> Plan:
     """The plan asked for, or the one that fits."""
+    if coupled and asked == "streams":
+        raise ValueError("strategy 'streams' runs members apart, and these see each other: use 'stacked' or 'loop'")
     if device.type == "cuda":
-        return _on_gpu(asked, compiled, members, steps, module, attempt)
+        return _on_gpu(asked, compiled, members, steps, module, attempt, coupled)
     return _on_cpu(asked, compiled, members, steps, module, attempt)
 
 
@@ -88,7 +91,13 @@ def _compiled_if_faster(attempt: Try, plan: Plan, members: int, seconds: float) 
 
 
 def _on_gpu(
-    asked: Strategy | None, compiled: bool | None, members: int, steps: int, module: nn.Module, attempt: Try
+    asked: Strategy | None,
+    compiled: bool | None,
+    members: int,
+    steps: int,
+    module: nn.Module,
+    attempt: Try,
+    coupled: bool,
 ) -> Plan:
     if compiled is False or importlib.util.find_spec("triton") is None:
         if asked == "streams":
@@ -101,9 +110,11 @@ def _on_gpu(
         plan = Plan(asked, asked != "loop" if compiled is None else compiled, "asked for")
         _try(attempt, plan, members)
         return plan
+    likely: Sequence[Strategy]
     tried: list[tuple[float, Plan]] = []
     reasons, spent = [], 0.0
-    for strategy in _candidates(module) if members > 1 else ("streams",):
+    likely = ("stacked",) if coupled else _candidates(module) if members > 1 else ("streams",)
+    for strategy in likely:
         if tried and tried[0][0] * steps < 2 * spent:
             reasons.append(f"the run is too short to try {strategy}")
             continue

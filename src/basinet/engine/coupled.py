@@ -1,0 +1,137 @@
+"""How members that see each other at every step are computed: all in one vectorised call, in chunks, or one by one.
+
+A coupled method writes functions of one member and hands them to a `Lift`, which gives their results for all members.
+What members exchange is only what these functions return: losses, and the outputs, features or input gradients that a
+kernel compares. So the result does not depend on the chunks, and memory for activations is that of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..core.lift import lift
+from ..core.tree import leaves, tree_map
+
+Back = Callable[[Any], Any]
+"""From the derivatives of something with respect to outputs, leaves (M, ...), to those with respect to params."""
+
+
+class Lift:
+    """Functions of one member, over all: `size` members a call (None: all; 1: a plain call each).
+
+    With `recompute`, derivatives hold the activations of one chunk at a time, and the forward pass is made again for
+    them; without, all that a backward pass needs is kept. `traced` says that a compiler is looking on.
+    """
+
+    def __init__(self, size: int | None = None, *, recompute: bool = False, traced: bool = False) -> None:
+        self.size, self.recompute, self.traced = size, recompute, traced
+
+    def __call__(self, function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
+        """`function` over the leading axis of its arguments; `in_dims` as in `core.lift.lift`."""
+
+        def all_members(*args: Any) -> Any:
+            dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
+            return _joined([self._call(function, dims)(*part) for part in self._parts(args, dims)])
+
+        return all_members
+
+    def pull(self, function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., tuple[Any, Any, Back]]:
+        """For `function(params, *rest) -> (outputs, aux)` of one member: the outputs and aux of all members, and a
+        function from cotangents of the outputs to gradients with respect to params. Aux is carried, not derived."""
+
+        def all_members(params: Any, *rest: Any) -> tuple[Any, Any, Back]:
+            args = (params, *rest)
+            dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
+            called, parts = self._call(function, dims), self._parts(args, dims)
+            vjp = _traced_vjp if self.traced else _vjp
+            if self.recompute and len(parts) > 1:
+                with torch.no_grad():
+                    found = [called(*part) for part in parts]
+                kept: list[Back] | None = None
+            else:
+                made = [vjp(called, part) for part in parts]
+                found, kept = [(outputs, aux) for outputs, aux, _ in made], [back for _, _, back in made]
+            outputs, aux = _joined(found)
+
+            def back(cotangents: Any) -> Any:
+                pieces = [piece for (piece,) in self._parts((cotangents,), (0,))]
+                if kept is not None:
+                    return _joined([pull(piece) for pull, piece in zip(kept, pieces)])
+                return _joined([vjp(called, part)[2](piece) for part, piece in zip(parts, pieces)])
+
+            return outputs, aux, back
+
+        return all_members
+
+    def _call(self, function: Callable[..., Any], dims: tuple[Any, ...]) -> Callable[..., Any]:
+        """`function` on a part: vectorised, or plain with the member axis taken off and put back."""
+        if self.size != 1:
+            return lift(function, dims)
+
+        def plain(*args: Any) -> Any:
+            one = (tree_map(lambda x: x[0], a) if d == 0 else a for a, d in zip(args, dims))
+            return tree_map(lambda x: x.unsqueeze(0) if isinstance(x, Tensor) else x, function(*one))
+
+        return plain
+
+    def _parts(self, args: tuple[Any, ...], dims: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """The arguments of each call."""
+        members = next(leaves(a)[0].shape[0] for a, d in zip(args, dims) if d == 0)
+        size = members if self.size is None else min(self.size, members)
+        if size == members:
+            return [args]
+        cuts = [slice(i, min(i + size, members)) for i in range(0, members, size)]
+        return [tuple(_cut(a, cut) if d == 0 else a for a, d in zip(args, dims)) for cut in cuts]
+
+
+def _cut(tree: Any, cut: slice) -> Any:
+    return tree_map(lambda x: x[cut] if isinstance(x, Tensor) else x, tree)
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Results of chunks as one tree; what is no tensor is the same in all."""
+    if len(parts) == 1:
+        return parts[0]
+    return tree_map(lambda *xs: torch.cat(xs) if isinstance(xs[0], Tensor) else xs[0], *parts)
+
+
+def _vjp(called: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any, Back]:
+    """By torch's own tape, outside of what is lifted: on a CPU cheaper than transforms inside of it."""
+    flat, structure = pytree.tree_flatten(args[0])
+    flat = [x.detach().requires_grad_() for x in flat]
+    with torch.enable_grad():
+        outputs, aux = called(pytree.tree_unflatten(flat, structure), *args[1:])
+
+    def back(cotangents: Any) -> Any:
+        pairs = [(o, c) for o, c in zip(leaves(outputs), leaves(cotangents)) if o.requires_grad]
+        found = torch.autograd.grad([o for o, _ in pairs], flat, [c for _, c in pairs], materialize_grads=True)
+        return pytree.tree_unflatten(list(found), structure)
+
+    return _detached(outputs), _detached(aux), back
+
+
+def _traced_vjp(called: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any, Back]:
+    """The same by a transform, which a compiler can follow."""
+    structure: Any = None
+    fixed: list[Any] = []
+
+    def with_tensors(params: Any) -> tuple[Any, tuple[Tensor, ...]]:
+        nonlocal structure, fixed
+        outputs, aux = called(params, *args[1:])
+        flat, structure = pytree.tree_flatten(aux)
+        fixed = [None if isinstance(x, Tensor) else (x,) for x in flat]
+        return outputs, tuple(x for x in flat if isinstance(x, Tensor))
+
+    outputs, pull, tensors = torch.func.vjp(with_tensors, args[0], has_aux=True)  # type: ignore[misc]
+    rest = list(tensors)
+    aux = pytree.tree_unflatten([rest.pop(0) if f is None else f[0] for f in fixed], structure)
+    return outputs, aux, lambda cotangents: pull(cotangents)[0]
+
+
+def _detached(tree: Any) -> Any:
+    return tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, tree)

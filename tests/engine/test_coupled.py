@@ -1,0 +1,214 @@
+"""Members that see each other at every step: one batch, one clock; a stack, chunks and a loop give the same."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import basinet as bn
+from basinet.core import registry
+from basinet.core.noise import Noise
+from basinet.core.tree import leaves, ravel, tree_map
+from basinet.engine import CoupledMethod, Descent, Engine, Info, Lift, Schedule
+from basinet.engine import group as group_module
+from basinet.engine.kernels import Eager
+from basinet.methods.map import MAP
+from basinet.optim import Adam
+
+EVERY: dict[str, Any] = {"device": "cpu", "dtype": torch.float64, "progress": False}
+
+
+class Net(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Dropout(0.2), nn.Linear(6, 3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flock(CoupledMethod):
+    """MAP whose outputs on the batch are pulled to the mean over members; `poison` makes member 1 diverge at a step."""
+
+    pull: float = 1.0
+    epochs: int = 3
+    batch_size: int | None = 8
+    poison: int | None = None
+    patience: int | None = None
+    optimizer: Any = Adam(lr=0.01)
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule.of_epochs(self.epochs, self.batch_size, n)
+
+    def gradient(self, state: Descent, batch: Any, problem: Any, noise: Noise, lift: Lift) -> tuple[Any, Info]:
+        def one(params: Any, buffers: Any, key: Tensor) -> Any:
+            energy, after = problem.potential(params, buffers, batch, Noise(key), "train")
+            outputs, _ = problem.network(problem.split(params)[0], buffers, batch.inputs, Noise(key), "train")
+            return (energy / problem.scale(batch.total), outputs), after
+
+        (loss, outputs), buffers, back = lift.pull(one)(state.params, state.buffers, noise.key)
+        apart = self.pull * (outputs - outputs.mean(0)) / outputs.shape[1]
+        grads = back((torch.ones_like(loss), apart))
+        if self.poison is not None:
+            bad = (torch.arange(len(loss)) == 1) & (batch.step == self.poison)
+            grads = tree_map(lambda g: torch.where(bad.reshape(-1, *[1] * (g.dim() - 1)), torch.nan, g), grads)
+        return grads, Info(loss, buffers=buffers)
+
+
+registry._classes.pop("method/Flock")  # those who list all methods should not find it
+
+
+def problem() -> bn.Problem:
+    return bn.Problem(Net, bn.likelihoods.Categorical(), prior=bn.priors.Normal(scale=1.0))
+
+
+def classes(n: int = 40, seed: int = 0) -> bn.Data:
+    noise = Noise.seed(seed)
+    x = noise.split("x").normal(torch.zeros(n, 4))
+    return bn.Data(x, x[:, :3].argmax(1))
+
+
+def params_of(posterior: bn.Posterior) -> Tensor:
+    return ravel(posterior.parts[0].family.params, 1).double()  # type: ignore[attr-defined]
+
+
+def test_one_member_is_MAP() -> None:
+    mine = bn.fit(Flock(), problem(), classes(), members=1, engine=Engine(**EVERY))
+    plain = bn.fit(MAP(epochs=3, batch_size=8, optimizer=Adam(lr=0.01)), problem(), classes(), engine=Engine(**EVERY))
+    torch.testing.assert_close(params_of(mine), params_of(plain), rtol=0, atol=1e-13)
+
+
+def test_members_see_each_other() -> None:
+    inputs, spread = classes().inputs, []
+    for pull in (0.0, 50.0):
+        made = bn.fit(Flock(pull=pull, epochs=20), problem(), classes(), members=4, engine=Engine(**EVERY))
+        spread.append(made.predict(inputs).outputs.var(0).mean())
+    assert spread[1] < 0.5 * spread[0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_chunks_give_what_one_stack_gives(size: int, recompute: bool) -> None:
+    found = []
+    for lift in (Lift(), Lift(size, recompute=recompute), Lift(size, recompute=recompute, traced=True)):
+        data, made = classes().to(dtype=torch.float64), Flock()
+        keys = Noise.seed(3).split(torch.arange(4)).key
+        kernel = Eager(made, problem(), data, made.schedule(data.n), stacked=True, lift=lift)
+        kernel.members.traced = lift.traced
+        points = [
+            tree_map(lambda x: x.double() if x.is_floating_point() else x, problem().init(Noise(k))) for k in keys
+        ]
+        kernel.begin(range(4), points, keys)
+        loss = kernel.advance([0] * 4, 5, torch.zeros(4, dtype=torch.float64))
+        found.append((loss, *leaves(kernel.states())))
+    for other in found[1:]:
+        for a, b in zip(found[0], other):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"strategy": "loop"}, {"strategy": "stacked", "memory": 25_000}])
+def test_strategies_agree(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        stacked, other = (
+            bn.fit(Flock(), problem(), classes(), members=5, engine=Engine(**EVERY, **more))
+            for more in ({"strategy": "stacked"}, options)
+        )
+    torch.testing.assert_close(params_of(stacked), params_of(other), rtol=0, atol=1e-12)
+    assert ("at a time" in caplog.messages[-1]) == ("memory" in options)
+
+
+def test_all_see_one_batch_and_one_augmentation() -> None:
+    seen = []
+
+    def augment(inputs: Tensor, noise: Noise) -> Tensor:
+        seen.append(inputs.shape)
+        return inputs + noise.normal(inputs[:1])
+
+    data = bn.Data(classes().inputs, classes().targets, augment=augment)
+    bn.fit(Flock(epochs=1), problem(), data, members=3, engine=Engine(**EVERY))
+    assert set(seen) == {(8, 4)}
+
+
+def test_one_that_diverges_takes_all_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), pytest.raises(FloatingPointError, match="every member"):
+        bn.fit(Flock(poison=3), problem(), classes(), members=3, engine=Engine(**EVERY))
+    assert sum("all start anew" in line for line in caplog.messages) == 2
+
+
+def test_early_stopping_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Flock(epochs=300, patience=2, optimizer=Adam(lr=0.1))
+    made = bn.fit(recipe, problem(), classes(), val=classes(30, 1), members=3, engine=Engine(**EVERY))
+    steps = made.info["curves"]["step"]
+    assert steps[0] == steps[1] == steps[2] and steps[0][-1] < 1500
+    val = torch.tensor(made.info["curves"]["val_nll"]).mean(0)
+    assert int(val.argmin()) == len(val) - 3
+
+
+def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = bn.fit(Flock(epochs=6), problem(), classes(), members=3, pool=tmp_path / "a", engine=Engine(**EVERY))
+    reports, report = 0, group_module._Group._report
+
+    def stop(self: Any, due: list[int]) -> Any:
+        nonlocal reports
+        reports += 1
+        if reports == 4:
+            raise KeyboardInterrupt
+        return report(self, due)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(group_module._Group, "_report", stop)
+        with pytest.raises(KeyboardInterrupt):
+            bn.fit(Flock(epochs=6), problem(), classes(), members=3, pool=tmp_path / "b", engine=Engine(**EVERY))
+    again = bn.fit(Flock(epochs=6), problem(), classes(), members=3, pool=tmp_path / "b", engine=Engine(**EVERY))
+    assert torch.equal(params_of(whole), params_of(again))
+    assert again.info["trained"] == 3
+
+
+def test_a_pool_keeps_them_together(tmp_path: Path) -> None:
+    def run(members: int) -> bn.Posterior:
+        return bn.fit(Flock(), problem(), classes(), members=members, pool=tmp_path, engine=Engine(**EVERY))
+
+    three, four = run(3), run(4)
+    assert four.info["trained"] == 4  # three of another company are of no use
+    assert run(3).info["trained"] == 0 and torch.equal(params_of(run(3)), params_of(three))
+    next(tmp_path.glob("**/member-0-00001-of-*")).unlink()
+    lost = [made for made in (run(3), run(4)) if made.info["trained"]]
+    assert len(lost) == 1 and lost[0].info["trained"] == len(lost[0])
+    torch.testing.assert_close(params_of(lost[0]), params_of(three if len(lost[0]) == 3 else four), rtol=0, atol=0)
+
+
+def test_bad_input_is_said() -> None:
+    with pytest.raises(ValueError, match="members=10"):
+        bn.fit(Flock(), problem(), classes())
+    with pytest.raises(ValueError, match="no lists"):
+        bn.fit(Flock(pull=[1.0, 2.0]), problem(), classes(), members=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="without index lists"):
+        bn.fit(
+            Flock(),
+            problem(),
+            bn.Data(classes().inputs, classes().targets, rows=torch.zeros(3, 5, dtype=torch.long)),
+            members=3,
+        )
+    with pytest.raises(ValueError, match="see each other"):
+        bn.fit(Flock(), problem(), classes(), members=3, engine=Engine(**EVERY, strategy="streams"))
+
+
+def test_a_stream_feeds_them() -> None:
+    data = classes()
+    batches = [(data.inputs[i : i + 8], data.targets[i : i + 8]) for i in range(0, 40, 8)]
+    stream = bn.Data.stream(batches, n=40)
+    made = bn.fit(Flock(epochs=2), problem(), stream, members=3, engine=Engine(**EVERY))
+    assert made.info["curves"]["step"][0][-1] == 10
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # torch's own
+def test_compiled_it_is_the_same() -> None:
+    eager, compiled = (
+        bn.fit(Flock(), problem(), classes(), members=3, engine=Engine(**EVERY, strategy="stacked", compile=c))
+        for c in (False, True)
+    )
+    torch.testing.assert_close(params_of(eager), params_of(compiled), rtol=0, atol=1e-10)
