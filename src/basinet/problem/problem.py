@@ -100,12 +100,7 @@ class Problem:
         """The plain sum over the batch of w_n log p(y_n | x_n, theta): neither scaled nor tempered. Weights may be one
         an element of the targets; those of zero are a mask."""
         outputs, buffers = self.outputs(params, buffers, batch.inputs, noise, mode)
-        return self.log_likelihood_of(outputs, params, batch), buffers
-
-    def log_likelihood_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
-        """The same for outputs that are there already; of the params only those of the likelihood count."""
-        each = self.likelihood.log_density(outputs, batch.targets, self.split(params)[1])
-        return (each if batch.weights is None else _along(batch.weights, each) * each).sum()
+        return self.log_densities(outputs, params, batch).sum(), buffers
 
     def log_prior(self, params: Params) -> Tensor:
         """The log prior density of the network's parameters."""
@@ -122,13 +117,18 @@ class Problem:
         self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "train"
     ) -> tuple[Tensor, Params]:
         """The potential without the prior."""
-        outputs, buffers = self.outputs(params, buffers, batch.inputs, noise, mode)
-        return self.data_potential_of(outputs, params, batch), buffers
+        log_likelihood, buffers = self.log_likelihood(params, buffers, batch, noise, mode)
+        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature, buffers
 
-    def data_potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
-        """The same for outputs that are there already; of the params only those of the likelihood count."""
-        log_likelihood = self.log_likelihood_of(outputs, params, batch)
-        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature
+    def log_densities(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """w_n log p(y_n | x_n, theta) of each element, (B, ...), from outputs that are there already."""
+        each = self.likelihood.log_density(outputs, batch.targets, self.split(params)[1])
+        return each if batch.weights is None else _along(batch.weights, each) * each
+
+    def potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """U, from outputs that are there already."""
+        energy = -self.log_densities(outputs, params, batch).sum() * (batch.total / batch.targets.shape[0])
+        return energy / self.temperature + self.prior.energy(self.split(params)[0]) / self.prior_temperature
 
     @property
     def prior_temperature(self) -> float:
