@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from ..core.noise import Noise
-from ..core.tree import Params
+from ..core.tree import Params, ravel
 from ..engine import CoupledMethod, Descent, Info, Lift, Schedule
 from ..engine.method import Entry
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Batch, Problem
-from ..problem.exact import conjugate
+from ..problem.exact import Conjugate, conjugate
 from ..repulsion.anneal import anneal_weight, check_anneal
 from ..repulsion.kernels import Kernel
 from ..repulsion.scores import RIDGE, check_estimate, score_matrix
@@ -47,7 +47,9 @@ class WGD(CoupledMethod):
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
     space: str = "weights"  # where members repel each other: weights, function or features
     layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
-    extra: int = 0  # further inputs a step, for space "function": normal, with the batch's mean and `reach` times its sd
+    extra: int = (
+        0  # further inputs a step, for space "function": normal, with the batch's mean and `reach` times its sd
+    )
     reach: float = 2.0  # how far extra inputs go
     estimate: str = "kde"  # of the members' score: kde (kernel density), sge (Stein), ssge (spectral Stein)
     ridge: float = RIDGE  # eta, added to the kernel's diagonal by sge and ssge
@@ -102,3 +104,31 @@ class WGD(CoupledMethod):
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
         return (Entry("WGD (weights)", cls(), 10), Entry("WGD (function)", cls(space="function"), 10))
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        line, members = conjugate(d=1, n=10), 100
+        variance = line.covariance[0]
+        for share in (0.3, 0.5):
+            rate = float(0.3 * variance * line.data.n)  # a third of the way to the mode
+            recipe = cls(epochs=150, batch_size=None, bandwidth=float(share * variance) ** 0.5, optimizer=SGD(lr=rate))
+            found = _particles(bench, recipe, line, members).var(0, correction=0) / variance
+            name = f"variance of {members} particles, kde, h^2 = {share} s^2"
+            yield bench.close(name, "s^2 - h^2, in units of s^2", found, torch.full_like(found, 1 - share), 0.02)
+        for exact in (bench.conjugate(), bench.conjugate(temperature=0.1)):
+            stein = cls(
+                epochs=400, batch_size=None, estimate="sge", kernel="linear", ridge=1e-6, optimizer=SGD(lr=0.06)
+            )
+            found = _particles(bench, stein, exact, 8)
+            name = f"of 8 particles, sge with kernel x'y + 1, temperature {exact.problem.temperature:g}"
+            yield bench.close(f"mean {name}", "mu", found.mean(0), exact.mean, 1e-6)
+            covariance = torch.cov(found.T, correction=0)
+            yield bench.close(f"covariance {name}", "T Lambda^-1", covariance, exact.covariance, 1e-6)
+        mode = cls(epochs=600, batch_size=None, optimizer=SGD(lr=0.05, momentum=0.9))
+        exact = bench.conjugate()
+        yield bench.close("one member", "mu", _particles(bench, mode, exact, 1)[0], exact.mean, 1e-9)
+
+
+def _particles(bench: Bench, recipe: WGD, exact: Conjugate, members: int) -> Tensor:
+    """(members, d)."""
+    return ravel(bench.fit(recipe, exact.problem, exact.data, members).sample(1), 2)[:, 0]

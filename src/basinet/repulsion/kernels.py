@@ -73,7 +73,9 @@ class Kernel:
         return self._radial(squared_distances(queries, cloud), square)[0]
 
     def _square_bandwidth(self, squares: Tensor) -> Tensor:
-        return median_bandwidth(squares) if self.bandwidth is None else torch.full_like(squares[0, 0], self.bandwidth**2)
+        return (
+            median_bandwidth(squares) if self.bandwidth is None else torch.full_like(squares[0, 0], self.bandwidth**2)
+        )
 
     def _radial(self, squares: Tensor, bandwidth: Tensor) -> tuple[Tensor, Tensor]:
         """Value and derivative as a function of the squared distance."""

@@ -146,7 +146,9 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
 
     outputs, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key)
     learned = {n: x for n, x in state.params.items() if n.startswith(PREFIX)}
-    slopes, losses = lift(torch.func.grad_and_value(energy))({"outputs": outputs["batch"], "learned": learned}, state.params)
+    slopes, losses = lift(torch.func.grad_and_value(energy))(
+        {"outputs": outputs["batch"], "learned": learned}, state.params
+    )
     drawn = lift(prior_run)(state.params, state.buffers, noise.key)
     names = list(outputs)
     with _no_autocast(losses):

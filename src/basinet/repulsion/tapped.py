@@ -54,5 +54,6 @@ def _leave(layer: nn.Module, _: Any, output: Any) -> Tensor:
             f"expected a layer that gives one tensor, got {type(output).__name__} from {type(layer).__name__}: "
             "name a layer inside of it, or the one after"
         )
-    setattr(layer, TAP, output + layer.tapped)
-    return layer.tapped  # type: ignore[return-value]
+    moved = output + layer.get_buffer(TAP)
+    setattr(layer, TAP, moved)
+    return moved
