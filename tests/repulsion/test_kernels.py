@@ -23,11 +23,10 @@ def flat(pieces: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([x.reshape(len(x), -1) for x in pieces], 1)
 
 
-@pytest.mark.parametrize("word", FORMULAS)
-@pytest.mark.parametrize("bandwidth", [None, 0.7])
+@pytest.mark.parametrize(
+    ("word", "bandwidth"), [("rbf", None), ("rbf", 0.7), ("imq", None), ("imq", 0.7), ("linear", None)]
+)
 def test_values_and_slopes_are_those_of_the_formula(word, bandwidth):
-    if word == "linear" and bandwidth:
-        pytest.skip("has no bandwidth")
     pieces, kernel = cloud(), Kernel(word, bandwidth)
     x, seen = flat(pieces), kernel.seen(pieces)
     h = bandwidth or float(median_bandwidth(squared_distances(pieces))) ** 0.5

@@ -142,10 +142,9 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
         extra, _ = problem.outputs(params, buffers, inputs["extra"], Noise(key).split("extra"), "train")
         return {"batch": outputs, "extra": extra}, after
 
-    def prior_run(key: Tensor) -> dict[str, Tensor]:
-        first = take(state, 0)
-        draw = problem.prior.sample(problem.split(first.params)[0], Noise(key).split("params"))
-        return run(draw, first.buffers, key)[0]
+    def prior_run(key: Tensor, buffers: Params) -> dict[str, Tensor]:
+        network = problem.split(take(state.params, 0))[0]
+        return run(problem.prior.sample(network, Noise(key).split("params")), buffers, key)[0]
 
     def energy(given: dict[str, Any], params: Params) -> Tensor:
         return problem.potential_of(given["outputs"], params | given["learned"], batch) / step.scale
@@ -153,7 +152,8 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
     outputs, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key)
     given = {"outputs": outputs["batch"], "learned": {n: x for n, x in state.params.items() if n.startswith(PREFIX)}}
     slopes, losses = lift(torch.func.grad_and_value(energy))(given, state.params)
-    drawn = lift(prior_run)(Noise(noise.key[0]).split("prior").spread(space.draws or len(losses)).key)
+    keys = Noise(noise.key[0]).split("prior").spread(space.draws or len(losses)).key
+    drawn = lift(prior_run)(keys, tree_map(lambda x: x[:1].expand(len(keys), *x.shape[1:]), state.buffers))
     names = list(outputs)
     with _no_autocast(losses):
         queries, cloud = ([_real(found[n]) for n in names] for found in (outputs, drawn))
