@@ -27,6 +27,7 @@ SPACES: list[dict[str, Any]] = [
     {"space": "weights"},
     {"space": "function"},
     {"space": "function", "extra": 3, "prior_draws": 7},
+    {"space": "function", "prior_draws": 0},
     {"space": "features", "layer": "1"},
 ]
 BOTH = pytest.mark.parametrize("cls", [WGD, SVGD])
@@ -108,10 +109,10 @@ def test_weights_follow_the_formula(cls):
 
 
 @BOTH
-@pytest.mark.parametrize("extra", [0, 3])
-def test_functions_follow_the_formula(cls, extra):
+@pytest.mark.parametrize(("extra", "draws"), [(0, 9), (3, 9), (3, None), (3, 0)])
+def test_functions_follow_the_formula(cls, extra, draws):
     recipe, asked, given = (
-        cls(space="function", extra=extra, prior_draws=9, **KERNEL),
+        cls(space="function", extra=extra, prior_draws=draws, **KERNEL),
         problem(temperature=0.5),
         batch(),
     )
@@ -126,11 +127,12 @@ def test_functions_follow_the_formula(cls, extra):
         return asked.outputs(params, {}, points)[0].reshape(-1)
 
     z = torch.stack([outputs(take(state.params, i)) for i in range(M)])
-    draws = []
-    for key in common.split("prior").spread(9).key:
+    prior = torch.zeros_like(z)
+    if draws != 0:
         network = asked.split(take(state.params, 0))[0]
-        draws.append(outputs(asked.prior.sample(network, Noise(key).split("params"))))
-    prior = score_at([z], [torch.stack(draws)], PRIOR_KERNEL, PRIOR_RIDGE)[0] / 0.5
+        keys = common.split("prior").spread(draws or M).key
+        drawn = [outputs(asked.prior.sample(network, Noise(key).split("params"))) for key in keys]
+        prior = score_at([z], [torch.stack(drawn)], PRIOR_KERNEL, PRIOR_RIDGE)[0] / 0.5
 
     def log_likelihood(f: Tensor, params: Params) -> Tensor:
         noise = params["likelihood.log_noise"].exp()
@@ -142,8 +144,10 @@ def test_functions_follow_the_formula(cls, extra):
     for i in range(M):
         params = take(state.params, i)
         jacobian = torch.func.jacrev(lambda v, params=params: outputs(unravel(v, params)))(ravel(params))
-        learned = torch.func.grad(lambda p, i=i: log_likelihood(z[i], p))(params)
-        rows.append(phi[i] @ jacobian + ravel(learned))
+        own = ravel(torch.func.grad(lambda p, i=i: log_likelihood(z[i], p))(params))
+        if draws == 0:
+            own = own + ravel(torch.func.grad(asked.log_prior)(params)) / 0.5
+        rows.append(phi[i] @ jacobian + own)
     torch.testing.assert_close(ravel(found, 1), -torch.stack(rows) / (N / 0.5), rtol=0, atol=1e-11)
     torch.testing.assert_close(info.loss, as_MAP(asked, given)[1].loss, rtol=0, atol=1e-12)
 
@@ -321,7 +325,8 @@ def test_a_prior_that_cannot_be_drawn_from_is_refused():
     asked = bn.Problem(Net, bn.likelihoods.Gaussian(noise=0.3), bn.priors.LogUniform())
     with pytest.raises(ValueError, match="knows the prior by its draws: LogUniform is improper"):
         WGD(space="function").adapt(asked)
-    WGD().adapt(asked)
+    for recipe in (WGD(), WGD(space="function", prior_draws=0)):
+        recipe.adapt(asked)
 
 
 @BOTH

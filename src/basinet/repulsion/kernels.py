@@ -109,11 +109,13 @@ def _median(ordered: Tensor) -> Tensor:
 
 def squared_distances(cloud: Cloud, others: Cloud | None = None) -> Tensor:
     """(M, M), exactly zero on the diagonal and symmetric; or (M, M') to others."""
-    near, far = _square_norms(cloud), _square_norms(cloud if others is None else others)
-    squares = (near[:, None] + far[None, :] - 2 * inner(cloud, cloud if others is None else others)).clamp(min=0.0)
     if others is not None:
-        return squares
-    return 0.5 * (squares + squares.T) * (1 - torch.eye(len(squares), dtype=squares.dtype, device=squares.device))
+        products = inner(cloud, others)
+        return (_square_norms(cloud)[:, None] + _square_norms(others)[None, :] - 2 * products).clamp(min=0.0)
+    products = inner(cloud, cloud)
+    products = 0.5 * (products + products.T)
+    norms = products.diagonal()
+    return (norms[:, None] + norms[None, :] - 2 * products).clamp(min=0.0)
 
 
 def inner(cloud: Cloud, others: Cloud) -> Tensor:
@@ -122,9 +124,13 @@ def inner(cloud: Cloud, others: Cloud) -> Tensor:
     return torch.stack(parts).sum(0)
 
 
-def mixed(matrix: Tensor, cloud: Cloud) -> list[Tensor]:
-    """sum_j A_ij x_j, piece by piece."""
-    return [(matrix @ _rows(x)).reshape(len(matrix), *x.shape[1:]) for x in cloud]
+def mixed(matrix: Tensor, cloud: Cloud, plus: Cloud | None = None) -> list[Tensor]:
+    """sum_j A_ij x_j, piece by piece, added to other pieces where these are given."""
+    rows = [_rows(x) for x in cloud]
+    made = (
+        [matrix @ x for x in rows] if plus is None else [torch.addmm(_rows(y), matrix, x) for x, y in zip(rows, plus)]
+    )
+    return [y.reshape(len(matrix), *x.shape[1:]) for x, y in zip(cloud, made)]
 
 
 def _square_norms(cloud: Cloud) -> Tensor:

@@ -8,8 +8,8 @@ gives on the batch. A method makes two matrices (M, M) of these vectors, D and R
 weights    z = theta; U the potential.
 function   z = outputs. dU/dz is that of the likelihood less the score of the prior of z, which nobody knows: it is
            estimated (ssge) from the outputs of fresh prior draws at every step. With fewer draws than outputs the
-           estimate is too small: then the likelihood and the repulsion rule. Parameters of the likelihood follow their
-           own gradient.
+           estimate is too small: then the likelihood and the repulsion rule. With no draws the prior of the params
+           acts on these, in no need of an estimate. Parameters of the likelihood follow their own gradient.
 features   z = a layer's output. The prior stays that of the params. Layers behind z, which do not move it, follow
            their own gradient.
 
@@ -44,7 +44,7 @@ PRIOR_RIDGE = 0.1  # the score of a standard normal, from ten draws, has slope -
 class Coupling(NamedTuple):
     """What a method makes of the members it sees."""
 
-    pull: float | Tensor  # (), factor of U's gradient
+    pull: float | Tensor  # factor of U's gradient: 1, or () what annealing says
     mix: Tensor | None  # (M, M), D = pull mix; None: the identity
     repel: Tensor  # (M, M), repulsion R
     members: list[Tensor]  # pieces (M, ...) that R multiplies: z, from any origin where R has rows of sum zero
@@ -76,7 +76,7 @@ class Space:
     layer: str | None = None  # the name of a submodule, for features
     extra: int = 0  # further inputs a step, for function
     reach: float = 2.0  # their standard deviation in those of the batch, feature by feature
-    draws: int | None = None  # of the prior a step, for function; None: as many as members
+    draws: int | None = None  # of the prior a step, for function; None: as many as members; 0: the prior of the weights
 
     def __post_init__(self) -> None:
         if self.word not in SPACES:
@@ -89,13 +89,13 @@ class Space:
             raise ValueError(f"{told}, got extra={self.extra!r} with space={self.word!r}")
         if not 0 < self.reach < math.inf:
             raise ValueError(f"expected a positive, finite reach of extra inputs, got {self.reach}")
-        if self.draws is not None and (self.draws < 2 or self.word != "function"):
-            told = "expected prior_draws of at least 2, with space='function' alone, or None"
+        if self.draws is not None and (self.draws < 0 or self.draws == 1 or self.word != "function"):
+            told = "expected prior_draws of at least 2, or 0, with space='function' alone, or None"
             raise ValueError(f"{told}, got prior_draws={self.draws} with space={self.word!r}")
 
     def adapt(self, problem: Problem) -> Problem:
         """The problem with what the space asks of it; raises where that is not there."""
-        if self.word == "function":
+        if self.word == "function" and self.draws != 0:
             try:
                 problem.prior.sample(problem.network.init(Noise.seed(0)).params, Noise.seed(0))
             except ValueError as error:
@@ -142,29 +142,32 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
         extra, _ = problem.outputs(params, buffers, inputs["extra"], Noise(key).split("extra"), "train")
         return {"batch": outputs, "extra": extra}, after
 
+    def energy(given: dict[str, Any], params: Params) -> Tensor:
+        return problem.potential_of(given["outputs"], params | given["params"], batch) / step.scale
+
     def prior_run(key: Tensor, buffers: Params) -> dict[str, Tensor]:
         network = problem.split(take(state.params, 0))[0]
         return run(problem.prior.sample(network, Noise(key).split("params")), buffers, key)[0]
 
-    def energy(given: dict[str, Any], params: Params) -> Tensor:
-        return problem.potential_of(given["outputs"], params | given["learned"], batch) / step.scale
-
     outputs, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key)
-    given = {"outputs": outputs["batch"], "learned": {n: x for n, x in state.params.items() if n.startswith(PREFIX)}}
-    slopes, losses = lift(torch.func.grad_and_value(energy))(given, state.params)
-    keys = Noise(noise.key[0]).split("prior").spread(space.draws or len(losses)).key
-    drawn = lift(prior_run)(keys, tree_map(lambda x: x[:1].expand(len(keys), *x.shape[1:]), state.buffers))
-    names = list(outputs)
-    with _no_autocast(losses):
-        queries, cloud = ([_real(found[n]) for n in names] for found in (outputs, drawn))
-        score = score_at(queries, cloud, PRIOR_KERNEL, PRIOR_RIDGE)
-    share = 1 / (problem.prior_temperature * step.scale)
-    driven = [(slopes["outputs"] if n == "batch" else 0.0) - share * s for n, s in zip(names, score)]
-    coupling = _seen(couple, [outputs[n] for n in names])
-    moved = _descent(coupling, driven, step.scale)
-    grads = back({n: x.to(outputs[n].dtype) for n, x in zip(names, moved)})
-    grads |= {n: grads[n] + coupling.pull * x for n, x in slopes["learned"].items()}
-    return grads, Info(losses, buffers=buffers)
+    draws = len(noise.key) if space.draws is None else space.draws
+    direct = {n: x for n, x in state.params.items() if n.startswith(PREFIX) or not draws}  # U's own gradient moves them
+    slopes, losses = lift(torch.func.grad_and_value(energy))(
+        {"outputs": outputs["batch"], "params": direct}, state.params
+    )
+    driven = {n: slopes["outputs"] if n == "batch" else torch.zeros_like(x) for n, x in outputs.items()}
+    if draws:
+        keys = Noise(noise.key[0]).split("prior").spread(draws).key
+        drawn = lift(prior_run)(keys, tree_map(lambda x: x[:1].expand(draws, *x.shape[1:]), state.buffers))
+        with _no_autocast(losses):
+            queries, cloud = ([_real(found[n]) for n in driven] for found in (outputs, drawn))
+            score = score_at(queries, cloud, PRIOR_KERNEL, PRIOR_RIDGE)
+        share = 1 / (problem.prior_temperature * step.scale)
+        driven = {n: x - share * s for (n, x), s in zip(driven.items(), score)}
+    coupling = _seen(couple, [outputs[n] for n in driven])
+    moved = _descent(coupling, list(driven.values()), step.scale)
+    grads = back({n: x.to(outputs[n].dtype) for n, x in zip(driven, moved)})
+    return grads | {n: grads[n] + coupling.pull * x for n, x in slopes["params"].items()}, Info(losses, buffers=buffers)
 
 
 def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
@@ -200,9 +203,14 @@ def _seen(couple: Couple, values: list[Tensor]) -> Coupling:
 
 def _descent(coupling: Coupling, slopes: list[Tensor], scale: float) -> list[Tensor]:
     """pull mix dU/dz + repel z / scale, for slopes per example."""
-    with _no_autocast(slopes[0]):
-        shared = slopes if coupling.mix is None else mixed(coupling.mix, [_real(x) for x in slopes])
-    return [coupling.pull * x + f for x, f in zip(shared, _force(coupling, scale))]
+    pull, mix, repel, members = coupling
+    with _no_autocast(repel):
+        driven = [_real(x) for x in slopes]
+        if mix is not None:
+            driven = mixed(pull * mix, driven)
+        elif isinstance(pull, Tensor):
+            driven = [pull * x for x in driven]
+        return mixed(repel / scale, members, plus=driven)
 
 
 def _force(coupling: Coupling, scale: float) -> list[Tensor]:
