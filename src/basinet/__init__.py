@@ -15,6 +15,7 @@ from .core.version import VERSION as __version__
 from .data import Data, datasets
 from .engine import Engine, Event
 from .fit import fit
+from .input_gradients import input_gradients
 from .pool import FileError
 from .posterior import Posterior, mix
 from .predict import Predictive
@@ -42,6 +43,7 @@ __all__ = [
     "datasets",
     "families",
     "fit",
+    "input_gradients",
     "likelihoods",
     "load",
     "metrics",
