@@ -25,6 +25,7 @@ LAYERS = (
     {"predict"},
     {"pool"},
     {"engine"},
+    {"repulsion"},
     {"methods"},
     {"posterior"},
     {"saving"},

@@ -99,10 +99,8 @@ class Problem:
     ) -> tuple[Tensor, Params]:
         """The plain sum over the batch of w_n log p(y_n | x_n, theta): neither scaled nor tempered. Weights may be one
         an element of the targets; those of zero are a mask."""
-        network, learned = self.split(params)
-        outputs, buffers = self.network(network, buffers, batch.inputs, noise, mode)
-        each = self.likelihood.log_density(outputs, batch.targets, learned)
-        return (each if batch.weights is None else _along(batch.weights, each) * each).sum(), buffers
+        outputs, buffers = self.outputs(params, buffers, batch.inputs, noise, mode)
+        return self.log_densities(outputs, params, batch).sum(), buffers
 
     def log_prior(self, params: Params) -> Tensor:
         """The log prior density of the network's parameters."""
@@ -121,6 +119,16 @@ class Problem:
         """The potential without the prior."""
         log_likelihood, buffers = self.log_likelihood(params, buffers, batch, noise, mode)
         return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature, buffers
+
+    def log_densities(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """w_n log p(y_n | x_n, theta) of each element, (B, ...), from outputs that are there already."""
+        each = self.likelihood.log_density(outputs, batch.targets, self.split(params)[1])
+        return each if batch.weights is None else _along(batch.weights, each) * each
+
+    def potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """U, from outputs that are there already."""
+        energy = -self.log_densities(outputs, params, batch).sum() * (batch.total / batch.targets.shape[0])
+        return energy / self.temperature + self.prior.energy(self.split(params)[0]) / self.prior_temperature
 
     @property
     def prior_temperature(self) -> float:

@@ -1,0 +1,1 @@
+"""What members that repel each other compare: kernels, scores of particles, gradients with respect to inputs."""
