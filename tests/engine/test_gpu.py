@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_coupled import Flock
 from torch import Tensor, nn
 
 import basinet as bn
@@ -98,3 +99,14 @@ def test_a_stream_of_batches_arrives():
         for device in ("cpu", "cuda")
     )
     assert max(float((a - b.cpu()).abs().max()) for a, b in zip(leaves(one.points()), leaves(two.points()))) < 1e-9
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_coupled_members_are_those_of_the_cpu(compiled):
+    problem = bn.Problem(Net, bn.likelihoods.Categorical())
+    found = [
+        bn.fit(Flock(), problem, images(), members=3, engine=bn.Engine(**options, dtype=torch.float64, progress=False))
+        for options in ({"device": "cpu"}, {"device": "cuda", "compile": compiled, "strategy": "stacked"})
+    ]
+    one, two = (leaves(made.points()) for made in found)
+    assert max(float((a - b.cpu()).abs().max()) for a, b in zip(one, two)) < 1e-9

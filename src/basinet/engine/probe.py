@@ -16,7 +16,6 @@ from .memory import is_out_of_memory
 Strategy = Literal["stacked", "streams", "loop"]
 STRATEGIES = ("stacked", "streams", "loop")
 LONG = 45.0  # seconds of eager training on a CPU above which compiling (10 to 20 s for dense networks) pays for itself
-FEW = 4  # convolutions, up to which a stack of networks is mostly faster on a GPU than a stream each
 
 
 class Plan(NamedTuple):
@@ -136,11 +135,9 @@ def _on_gpu(
 
 
 def _candidates(module: nn.Module) -> Sequence[Strategy]:
-    """What may be fastest on a GPU, the likely one first: compiling to find out takes a minute for a deep network."""
-    convolutions = sum(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
-    if convolutions == 0:
-        return ("stacked",)
-    return ("streams", "stacked") if convolutions > FEW else ("stacked", "streams")
+    """What may be fastest on a GPU, the likely one first: compiling to find out takes a minute for a deep network.
+    Ten networks of two convolutions took 2.6 ms a step stacked and 2.0 on streams, four WRN-16-4 16 and 6."""
+    return ("streams", "stacked") if has_convolutions(module) else ("stacked",)
 
 
 def _stacked_if_possible(attempt: Try, members: int) -> tuple[Plan, float]:

@@ -1,0 +1,124 @@
+"""Kernels between members, as matrices (M, M): their values, and what their gradients do to the members.
+
+    rbf      k(x, y) = exp(-|x - y|^2 / (2 h^2))
+    imq      k(x, y) = (1 + |x - y|^2 / h^2)^(-1/2), the inverse multiquadric: same curvature at zero, heavier tails
+    linear   k(x, y) = x'y + 1
+
+Members are given as a list of tensors (M, ...), parameters or outputs, that together are one vector a member; nothing
+of size M x M x P is made. Distances come from inner products, |x|^2 + |y|^2 - 2 x'y, of the members less the first one:
+so the rounding error is that of the members' spread and not of their norm (members 1e-4 apart around weights of norm
+100 keep their distances in float32), and members that are equal have distance zero exactly. What is lost are pairs that
+are some 3,000 times closer to each other than to the rest, which only a bandwidth that small would tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.nearest import did_you_mean
+
+KERNELS = ("rbf", "imq", "linear")
+Cloud = Sequence[Tensor]  # M members in pieces (M, ...) that together are one vector a member
+
+
+class Pairs(NamedTuple):
+    """A kernel between members."""
+
+    values: Tensor  # (M, M), k(x_i, x_j)
+    slopes: Tensor  # (M, M), W such that sum_j grad_{x_j} k(x_j, x_i) = sum_j W_ij x_j
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel by its word, and its bandwidth h: a number, or None for the median heuristic of the members at hand."""
+
+    word: str
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.word not in KERNELS:
+            raise ValueError(f"unknown kernel {self.word!r}.{did_you_mean(self.word, KERNELS)}")
+        if self.bandwidth is not None:
+            if self.word == "linear":
+                raise ValueError(f"kernel 'linear' has no bandwidth, got {self.bandwidth}: leave it None")
+            if not 0 < self.bandwidth < math.inf:
+                raise ValueError(f"expected a positive, finite bandwidth, or None for the median, got {self.bandwidth}")
+
+    def seen(self, cloud: Cloud, origin: Cloud | None = None) -> list[Tensor]:
+        """Members as this kernel sees them: from the first of them (or of `origin`), where only distances count."""
+        if self.word == "linear":
+            return list(cloud)
+        return [x - o[:1] for x, o in zip(cloud, cloud if origin is None else origin)]
+
+    def pairs(self, cloud: Cloud) -> Pairs:
+        """The kernel among members, which are as `seen`."""
+        if self.word == "linear":
+            values = inner(cloud, cloud) + 1
+            return Pairs(values, len(values) * torch.eye(len(values), dtype=values.dtype, device=values.device))
+        squares = squared_distances(cloud)
+        values, slope = self._radial(squares, self._square_bandwidth(squares))
+        return Pairs(values, 2 * (slope - torch.diag(slope.sum(1))))
+
+    def between(self, queries: Cloud, cloud: Cloud) -> Tensor:
+        """k(q_i, x_j), (Q, M), with the bandwidth that the members x have; both as `seen` from the first x."""
+        if self.word == "linear":
+            return inner(queries, cloud) + 1
+        square = self._square_bandwidth(squared_distances(cloud))
+        return self._radial(squared_distances(queries, cloud), square)[0]
+
+    def _square_bandwidth(self, squares: Tensor) -> Tensor:
+        return (
+            median_bandwidth(squares) if self.bandwidth is None else torch.full_like(squares[0, 0], self.bandwidth**2)
+        )
+
+    def _radial(self, squares: Tensor, bandwidth: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and derivative as a function of the squared distance."""
+        scaled = squares / bandwidth
+        if self.word == "rbf":
+            values = (-0.5 * scaled).exp()
+            return values, -0.5 * values / bandwidth
+        values = (1 + scaled).rsqrt()
+        return values, -0.5 * values.pow(3) / bandwidth
+
+
+def median_bandwidth(squares: Tensor) -> Tensor:
+    """h^2 = median / (2 log(M + 1)) of all M^2 squared distances, those of members to themselves included (Liu & Wang
+    2016); the median of an even count is midway. Never quite zero, so that members that are equal divide by it."""
+    flat = squares.flatten().sort().values
+    middle = len(flat) // 2
+    median = flat[middle] if len(flat) % 2 else 0.5 * (flat[middle - 1] + flat[middle])
+    return (median / (2 * math.log(len(squares) + 1))).clamp(min=torch.finfo(squares.dtype).tiny ** 0.5)
+
+
+def squared_distances(cloud: Cloud, others: Cloud | None = None) -> Tensor:
+    """(M, M), exactly zero on the diagonal and symmetric; or (M, M') to others."""
+    near, far = _square_norms(cloud), _square_norms(cloud if others is None else others)
+    squares = (near[:, None] + far[None, :] - 2 * inner(cloud, cloud if others is None else others)).clamp(min=0.0)
+    if others is not None:
+        return squares
+    return 0.5 * (squares + squares.T) * (1 - torch.eye(len(squares), dtype=squares.dtype, device=squares.device))
+
+
+def inner(cloud: Cloud, others: Cloud) -> Tensor:
+    """x_i'y_j, (M, M')."""
+    parts = [_rows(x) @ _rows(y).T for x, y in zip(cloud, others)]
+    return torch.stack(parts).sum(0)
+
+
+def mixed(matrix: Tensor, cloud: Cloud) -> list[Tensor]:
+    """sum_j A_ij x_j, piece by piece."""
+    return [(matrix @ _rows(x)).reshape(len(matrix), *x.shape[1:]) for x in cloud]
+
+
+def _square_norms(cloud: Cloud) -> Tensor:
+    return torch.stack([_rows(x).square().sum(1) for x in cloud]).sum(0)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(x.shape[0], -1)

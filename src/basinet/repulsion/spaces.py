@@ -1,0 +1,230 @@
+"""The spaces in which members repel each other, and the way back to their params.
+
+A member is seen as a vector z: its params; its outputs on the batch (and on extra inputs); or what one of its layers
+gives on the batch. A method makes two matrices (M, M) of these vectors, D and R, and the members descend
+
+    sum_j D_ij dU/dz_j + repulsion sum_j R_ij z_j,   both divided by N / T,   and through z = z(theta) by one vjp.
+
+weights    z = theta; U the potential.
+function   z = outputs. dU/dz is that of the likelihood less the score of the prior of z, which nobody knows: it is
+           estimated (ssge) from outputs of one fresh prior draw a member, at every step. Parameters of the likelihood
+           follow their own gradient.
+features   z = a layer's output. The prior stays that of the params. Layers behind z, which do not move it, follow
+           their own gradient.
+
+With one member there is nothing to repel, and all of it is the gradient of U: MAP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.nearest import did_you_mean
+from ..core.noise import Noise
+from ..core.tree import Params, leaves, tree_map
+from ..engine import Descent, Info, Lift
+from ..problem import Batch, Problem
+from ..problem.problem import PREFIX
+from .kernels import Kernel, mixed
+from .scores import score_at
+from .tapped import Tapped
+
+SPACES = ("weights", "function", "features")
+PRIOR_KERNEL = Kernel("rbf")  # between outputs of prior draws, by their own median
+
+
+class Coupling(NamedTuple):
+    """What a method makes of the members it sees."""
+
+    pull: float | Tensor  # (), factor of U's gradient
+    mix: Tensor | None  # (M, M), D = pull mix; None: the identity
+    repel: Tensor  # (M, M), repulsion R
+    members: list[Tensor]  # pieces (M, ...) that R multiplies: z, from any origin where R has rows of sum zero
+
+
+class Step(NamedTuple):
+    """What the engine gives a coupled method at a step."""
+
+    state: Descent
+    batch: Batch
+    problem: Problem
+    noise: Noise
+    lift: Lift
+
+    @property
+    def scale(self) -> float:
+        """N / T."""
+        return self.problem.scale(self.batch.total)
+
+
+Couple = Callable[[list[Tensor]], Coupling]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A space by its word, with what it needs."""
+
+    word: str
+    layer: str | None = None  # the name of a submodule, for features
+    extra: int = 0  # further inputs a step, for function
+    reach: float = 2.0  # their standard deviation in those of the batch, feature by feature
+
+    def __post_init__(self) -> None:
+        if self.word not in SPACES:
+            raise ValueError(f"unknown space {self.word!r}.{did_you_mean(self.word, SPACES)}")
+        if (self.layer is not None) != (self.word == "features"):
+            told = "expected layer=, the name of a submodule such as 'layers.2', with space='features' alone"
+            raise ValueError(f"{told}, got layer={self.layer!r} with space={self.word!r}")
+        if not (isinstance(self.extra, int) and self.extra >= 0) or (self.extra and self.word != "function"):
+            told = "expected extra as a number of inputs, with space='function' alone"
+            raise ValueError(f"{told}, got extra={self.extra!r} with space={self.word!r}")
+        if not 0 < self.reach < math.inf:
+            raise ValueError(f"expected a positive, finite reach of extra inputs, got {self.reach}")
+
+    def adapt(self, problem: Problem) -> Problem:
+        """The problem with what the space asks of it; raises where that is not there."""
+        if self.word == "function":
+            try:
+                problem.prior.sample(problem.network.init(Noise.seed(0)).params, Noise.seed(0))
+            except ValueError as error:
+                raise ValueError(f"space='function' knows the prior by its draws: {error}") from error
+        return problem if self.layer is None else problem.through(Tapped(problem.network, self.layer))
+
+    def gradient(self, couple: Couple, step: Step) -> tuple[Params, Info]:
+        """What members descend, per example, and their losses and buffers."""
+        if len(step.noise.key) == 1:
+            return _own(step)
+        return {"weights": _in_weights, "function": _in_outputs, "features": _in_features}[self.word](
+            self, couple, step
+        )
+
+
+def _own(step: Step) -> tuple[Params, Info]:
+    """The gradients of U of each member, as MAP has them."""
+    state, batch, problem, noise, lift = step
+
+    def loss(params: Params, buffers: Params, key: Tensor) -> tuple[Tensor, Params]:
+        potential, after = problem.potential(params, buffers, batch, Noise(key), "train")
+        return potential / step.scale, after
+
+    losses, buffers, back = lift.pull(loss)(state.params, state.buffers, noise.key)
+    return back(torch.ones_like(losses)), Info(losses, buffers=buffers)
+
+
+def _in_weights(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
+    grads, info = _own(step)
+    names = list(grads)
+    coupling = _seen(couple, [step.state.params[n] for n in names])
+    moved = _descent(coupling, [grads[n] for n in names], step.scale)
+    return dict(zip(names, moved)), info
+
+
+def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
+    state, batch, problem, noise, lift = step
+    inputs = {"batch": batch.inputs} | ({"extra": _around(space, batch, noise)} if space.extra else {})
+
+    def run(params: Params, buffers: Params, key: Tensor) -> tuple[dict[str, Tensor], Params]:
+        """Outputs on all inputs; extra ones in a pass of their own, which norm layers do not count."""
+        outputs, after = problem.outputs(params, buffers, inputs["batch"], Noise(key), "train")
+        if not space.extra:
+            return {"batch": outputs}, after
+        extra, _ = problem.outputs(params, buffers, inputs["extra"], Noise(key).split("extra"), "train")
+        return {"batch": outputs, "extra": extra}, after
+
+    def prior_run(params: Params, buffers: Params, key: Tensor) -> dict[str, Tensor]:
+        own = Noise(key).split("prior")
+        return run(problem.prior.sample(problem.split(params)[0], own), buffers, own.split("run").key)[0]
+
+    def energy(given: dict[str, Any], params: Params) -> Tensor:
+        return problem.potential_of(given["outputs"], params | given["learned"], batch) / step.scale
+
+    outputs, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key)
+    learned = {n: x for n, x in state.params.items() if n.startswith(PREFIX)}
+    slopes, losses = lift(torch.func.grad_and_value(energy))(
+        {"outputs": outputs["batch"], "learned": learned}, state.params
+    )
+    drawn = lift(prior_run)(state.params, state.buffers, noise.key)
+    names = list(outputs)
+    with _no_autocast(losses):
+        score = score_at([_real(outputs[n]) for n in names], [_real(drawn[n]) for n in names], PRIOR_KERNEL)
+    share = 1 / (problem.prior_temperature * step.scale)
+    driven = [(slopes["outputs"] if n == "batch" else 0.0) - share * s for n, s in zip(names, score)]
+    coupling = _seen(couple, [outputs[n] for n in names])
+    moved = _descent(coupling, driven, step.scale)
+    grads = back({n: x.to(outputs[n].dtype) for n, x in zip(names, moved)})
+    grads |= {n: grads[n] + coupling.pull * x for n, x in slopes["learned"].items()}
+    return grads, Info(losses, buffers=buffers)
+
+
+def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
+    state, batch, problem, noise, lift = step
+    network = problem.network
+    assert isinstance(network, Tapped)  # adapt has seen to it
+
+    def run(params: Params, buffers: Params, key: Tensor, shift: Tensor) -> tuple[dict[str, Tensor], Params]:
+        outputs, values, after = network.tap(problem.split(params)[0], buffers, batch.inputs, Noise(key), shift)
+        return {"loss": problem.potential_of(outputs, params, batch) / step.scale, "values": values}, after
+
+    nothing = torch.zeros(len(noise.key), dtype=next(iter(state.params.values())).dtype, device=noise.key.device)
+    found, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key, nothing)
+
+    coupling = _seen(couple, [found["values"]])
+    moved = _force(coupling, step.scale)[0]
+    if coupling.mix is not None:  # what the loss hands down is each member's own: replace it by what members share
+
+        def slope(params: Params, buffers: Params, key: Tensor, shift: Tensor) -> Tensor:
+            return torch.func.grad(lambda shift: run(params, buffers, key, shift)[0]["loss"])(shift)
+
+        own = _real(lift(slope)(state.params, state.buffers, noise.key, torch.zeros_like(found["values"])))
+        moved = moved + coupling.pull * (mixed(coupling.mix, [own])[0] - own)
+    cotangents = {"loss": coupling.pull * torch.ones_like(found["loss"]), "values": moved.to(found["values"].dtype)}
+    return back(cotangents), Info(found["loss"], buffers=buffers)
+
+
+def _seen(couple: Couple, values: list[Tensor]) -> Coupling:
+    """What the method makes of values, computed in full precision whatever the network runs in."""
+    with _no_autocast(values[0]):
+        return couple([_real(z) for z in values])
+
+
+def _descent(coupling: Coupling, slopes: list[Tensor], scale: float) -> list[Tensor]:
+    """pull mix dU/dz + repel z / scale, for slopes per example."""
+    with _no_autocast(slopes[0]):
+        shared = slopes if coupling.mix is None else mixed(coupling.mix, [_real(x) for x in slopes])
+    return [coupling.pull * x + f for x, f in zip(shared, _force(coupling, scale))]
+
+
+def _force(coupling: Coupling, scale: float) -> list[Tensor]:
+    with _no_autocast(coupling.repel):
+        return mixed(coupling.repel / scale, coupling.members)
+
+
+def _around(space: Space, batch: Batch, noise: Noise) -> Any:
+    """Inputs normal around those of the batch, the same for all members."""
+    common = Noise(noise.key[0]).split("inputs")
+
+    def draw(x: Tensor, i: int) -> Tensor:
+        if not x.is_floating_point():
+            raise ValueError(
+                f"extra inputs are drawn as real numbers, and the data have inputs of {x.dtype}: use extra=0"
+            )
+        like = x.new_empty(space.extra, *x.shape[1:])
+        return x.mean(0) + space.reach * x.std(0, correction=0) * common.split(i).normal(like)
+
+    places = iter(range(len(leaves(batch.inputs))))
+    return tree_map(lambda x: draw(x, next(places)), batch.inputs)
+
+
+def _real(x: Tensor) -> Tensor:
+    """At least float32: sums over many numbers are to come."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _no_autocast(like: Tensor) -> torch.autocast:
+    return torch.autocast(like.device.type, enabled=False)
