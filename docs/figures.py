@@ -1,8 +1,12 @@
-"""Draws the pictures of the documentation: `python docs/figures.py` writes them beside this file."""
+"""Draws the pictures of the documentation: `python docs/figures.py [FOLDER]` writes them beside this file.
+
+FOLDER holds the files of CIFAR-10 and Fashion-MNIST; without it, the pictures that show images are left as they are.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -10,6 +14,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
+import torch.nn.functional as F
 
 import basinet as bn
 
@@ -135,8 +140,31 @@ def cost() -> None:
     plt.close()
 
 
+def corruptions(folder: str) -> None:
+    """A car at five severities of every corruption, and an ankle boot at the third."""
+    car = bn.datasets.load("cifar10", folder=folder).test.inputs[6:7]
+    boot = F.pad(bn.datasets.load("fashion_mnist", folder=folder).test.inputs[:1], (2, 2, 2, 2))
+    names = bn.corruptions.NAMES
+    rows = {str(s): [car, *(bn.corruptions.corrupt(car, name, s) for name in names)] for s in range(1, 6)}
+    grey = [boot, *(bn.corruptions.corrupt(boot, name, 3) for name in names)]
+    rows["3, grey"] = [image.expand_as(car) for image in grey]
+    tiles = torch.stack([F.pad(torch.cat(images), (1, 1, 1, 1), value=1.0) for images in rows.values()])
+    tiles = (31 * tiles).round() / 31  # 32 levels keep the file small
+    _, ax = plt.subplots(figsize=(9, 3.9))
+    ax.imshow(tiles.permute(0, 3, 1, 4, 2).reshape(34 * len(rows), -1, 3), interpolation="nearest")
+    ax.set_xticks([34 * i + 22 for i in range(len(names) + 1)], ["clean", *names], rotation=45, ha="right")
+    ax.set_yticks([34 * i + 17 for i in range(len(rows))], list(rows))
+    ax.tick_params(length=0, labelsize=8)
+    ax.spines[:].set_visible(False)
+    plt.tight_layout()
+    plt.savefig(HERE / "corruptions.png", bbox_inches="tight", pil_kwargs={"optimize": True})
+    plt.close()
+
+
 if __name__ == "__main__":
     gaps()
     size()
     pep()
     cost()
+    if len(sys.argv) > 1:
+        corruptions(sys.argv[1])

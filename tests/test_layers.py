@@ -28,6 +28,7 @@ LAYERS = (
     {"repulsion"},
     {"methods"},
     {"posterior"},
+    {"input_gradients"},
     {"saving"},
     {"scoring"},
     {"temper"},

@@ -12,9 +12,10 @@ from . import curvature, data, families, metrics, networks, optim
 from .checkpoints import swag_of_checkpoints
 from .core.noise import Noise
 from .core.version import VERSION as __version__
-from .data import Data, datasets
+from .data import Data, corruptions, datasets
 from .engine import Engine, Event
 from .fit import fit
+from .input_gradients import input_gradients
 from .pool import FileError
 from .posterior import Posterior, mix
 from .predict import Predictive
@@ -37,11 +38,13 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "corruptions",
     "curvature",
     "data",
     "datasets",
     "families",
     "fit",
+    "input_gradients",
     "likelihoods",
     "load",
     "metrics",

@@ -22,6 +22,10 @@ JITTER = 1e-6  # of the largest precision: what is put right as rounding; more i
 Prior = Mapping[str, float]  # the precision of each parameter tensor
 
 
+class NotPositive(ValueError):
+    """A precision that is no precision: there is no posterior."""
+
+
 class Curved(ABC):
     """Curvature in a structure."""
 
@@ -176,8 +180,8 @@ def _inverse_factor(precision: Tensor, name: str) -> Tensor:
     raise _not_positive(name, float(torch.linalg.eigvalsh(precision)[0]), largest)
 
 
-def _not_positive(name: str, least: float, largest: float) -> ValueError:
-    return ValueError(
+def _not_positive(name: str, least: float, largest: float) -> NotPositive:
+    return NotPositive(
         f"the posterior precision of {name} is not positive definite: its least eigenvalue is {least:.3g}, the largest "
         f"{largest:.3g}, and at most {JITTER:g} of that is put right. Take curvature='ggn', train longer, or take a "
         "narrower prior"

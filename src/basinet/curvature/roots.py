@@ -44,10 +44,12 @@ class Root(ABC):
 
 
 class Softmax(Root):
-    """diag(p) - p p' at each place of outputs (B, *places, C), times a weight."""
+    """diag(p) - p p' at each place of outputs (B, *places, C), times a weight. Differences are taken in doubles: of a
+    network that is nearly certain, little else is left of them in single precision."""
 
     def __init__(self, outputs: Tensor, weights: Tensor | None) -> None:
-        self.p = outputs.softmax(-1).flatten(1, -2) if outputs.dim() > 2 else outputs.softmax(-1).unsqueeze(1)
+        self.outputs = outputs.flatten(1, -2) if outputs.dim() > 2 else outputs.unsqueeze(1)
+        self.p = self.outputs.softmax(-1)
         b, places, classes = self.p.shape  # (B, T, C)
         w = torch.ones_like(self.p[..., 0]) if weights is None else weights.to(self.p).reshape(b, -1).expand(b, places)
         self.w, self.columns = w, places * classes
@@ -61,8 +63,9 @@ class Softmax(Root):
         return made.flatten(1)
 
     def matrices(self) -> Tensor:
-        blocks = torch.diag_embed(self.p) - self.p.unsqueeze(-1) * self.p.unsqueeze(-2)
-        blocks = blocks * self.w[..., None, None]
+        p = self._exact()
+        blocks = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+        blocks = (blocks * self.w[..., None, None]).to(self.p)
         if self.p.shape[1] == 1:
             return blocks[:, 0]
         return torch.stack([torch.block_diag(*example) for example in blocks])
@@ -75,14 +78,19 @@ class Softmax(Root):
     def gram(self) -> Tensor:
         if self.p.shape[1] > 1:
             return self.matrices().sum(0)
-        p, w = self.p[:, 0], self.w
+        p, w = self._exact()[:, 0], self.w.double()
         return torch.diag((w * p).sum(0)) - (w * p).mT @ p
 
     def diagonal(self, basis: Tensor | None = None) -> Tensor:
+        p = self._exact()
         if basis is None:
-            return (self.w.unsqueeze(-1) * self.p * (1 - self.p)).flatten(1)
-        p = self.p[:, 0]
-        return self.w * (p @ basis.square() - (p @ basis).square())
+            return (self.w.unsqueeze(-1) * p * (1 - p)).flatten(1).to(self.p)
+        p, basis = p[:, 0], basis.double()
+        return (self.w * (p @ basis.square() - (p @ basis).square())).to(self.p)
+
+    def _exact(self) -> Tensor:
+        """The probabilities in doubles, (B, T, C)."""
+        return self.outputs.double().softmax(-1)
 
 
 class Factor(Root):

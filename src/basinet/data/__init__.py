@@ -1,6 +1,6 @@
 """Data in memory, the sets that come with the library, and those in files."""
 
-from . import datasets
+from . import corruptions, datasets
 from .augment import Augmentation, CropFlip
 from .data import Data
 from .datasets import Splits
@@ -19,6 +19,7 @@ __all__ = [
     "Splits",
     "Stream",
     "Table",
+    "corruptions",
     "counted",
     "datasets",
     "fit_table",

@@ -149,7 +149,8 @@ class _Job(NamedTuple):
     ) -> _Works:
         """What does the work on the device of `engine`."""
         data, val = (None if x is None else x.to(engine.place, self.dtype) for x in (self.data, self.val))
-        run = Run(self.method, self.problem, data, val, self.schedule, progress, observe, checkpoints, interrupt)
+        problem = self.problem if data is None else self.method.prepare(self.problem, data)
+        run = Run(self.method, problem, data, val, self.schedule, progress, observe, checkpoints, interrupt)
         return _Works(engine, run, self.members, self.keys.to(engine.place), point)
 
     def begin(self, line: Line, number: int) -> Train:

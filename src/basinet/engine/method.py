@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core.noise import Noise
 from ..core.recipe import Recipe
 from ..core.tree import Params, Point
-from ..data import Data
+from ..data import Data, Stream
 from ..families import Delta, Family
 from ..optim import Optimizer
 from ..problem import Batch, Problem
@@ -91,6 +91,11 @@ class Method(Recipe, kind="method"):
 
     def adapt(self, problem: Problem) -> Problem:
         """The problem as this method sees it: wraps the model where the method changes it."""
+        return problem
+
+    def prepare(self, problem: Problem, data: Data | Stream) -> Problem:
+        """The adapted problem with what all members must know of the training data, which are on the device: asked for
+        once, before any step. By default nothing."""
         return problem
 
     @abstractmethod

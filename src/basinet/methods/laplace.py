@@ -10,7 +10,7 @@ of `basinet.curvature`; the other parameters stay where they are. The evidence o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -21,7 +21,15 @@ from ..core.tree import Params, Point, stack
 from ..core.where import Where, select
 from ..curvature import structures
 from ..curvature.evidence import Evidence
-from ..curvature.gaussians import Curved, CurvedDiagonal, CurvedFull, CurvedKronecker, CurvedLowRank, one_precision
+from ..curvature.gaussians import (
+    Curved,
+    CurvedDiagonal,
+    CurvedFull,
+    CurvedKronecker,
+    CurvedLowRank,
+    NotPositive,
+    one_precision,
+)
 from ..curvature.passes import Kind, Pass, Passes, last_layer
 from ..data import Data, Stream, pieces
 from ..engine import Finished, Method, Schedule
@@ -114,10 +122,9 @@ class Laplace(Method):
         factors, r = dict.fromkeys(prior, 1.0), 1.0
         if self.prior_precision == "validation":
             assert val is not None
-            each = (_posterior(passes, curved, prior, dict.fromkeys(prior, m))[0] for m in FACTORS)
-            tried = [self._loss(family, problem, val, noise) for family in each]
-            factors = dict.fromkeys(prior, FACTORS[tried.index(min(tried))])
-            told = {"tried_factor": FACTORS, "tried_nll": tried}
+            tried = dict(self._tried(passes, curved, prior, val))
+            factors = dict.fromkeys(prior, min(tried, key=lambda m: tried[m]))
+            told = {"tried_factor": [*tried], "tried_nll": [*tried.values()]}
         elif self.noise or self.prior_precision in TUNED:
             factors, r = evidence.best(curved.eigenvalues(prior), self._groups(prior), self.noise is not None)
         family, volume = _posterior(passes, curved, prior, factors, r)
@@ -191,6 +198,20 @@ class Laplace(Method):
         if structure == "eigen-corrected":
             curved = curved.corrected(structures.diagonal(passes, curved.left, curved.right))
         return curved, factors.run
+
+    def _tried(
+        self, passes: Passes, curved: Curved, prior: Mapping[str, float], val: Data | Stream
+    ) -> Iterator[tuple[float, float]]:
+        """The validation NLL at each factor with which there is a posterior: to a precision near zero, rounding of the
+        curvature can be more than the prior."""
+        for m in FACTORS:
+            try:
+                family = _posterior(passes, curved, prior, dict.fromkeys(prior, m))[0]
+            except NotPositive:
+                if m == FACTORS[-1]:
+                    raise
+                continue
+            yield m, self._loss(family, passes.problem, val, passes.noise)
 
     def _loss(self, family: Family, problem: Problem, val: Data | Stream, noise: Noise) -> float:
         """The mean validation NLL, predicted as it will be later on: with the same draws for all that are compared."""

@@ -22,7 +22,8 @@ from ..problem import Problem
 from .jacobian import Gradient, gradients, rows_of, run
 from .taps import Layer, tapped
 
-ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held at once
+ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held at once; on a GPU an eighth of what is
+# free, where that is more
 
 
 def moments(
@@ -121,7 +122,10 @@ def _plan(terms: Terms, layers: dict[str, Layer], point: Point, few: Tensor, ful
             an_input += len(family.factor) * max(
                 (v.outputs for n, v in layers.items() if n in family.centre), default=1
             )
-    room = ROOM[few.device.type] // few.element_size()
+    most = ROOM[few.device.type]
+    if few.device.type == "cuda":
+        most = max(most, torch.cuda.mem_get_info(few.device)[0] // 8)
+    room = most // few.element_size()
     inputs = max(1, room // (an_input + events * an_output + (events**2 if full else 0)))
     outputs = events if full or inputs > 1 else min(events, max(1, room // an_output))
     return Plan(inputs, outputs)

@@ -53,19 +53,20 @@ def conjugate(
     noise: float = 0.5,
     prior: float = 1.5,
     correlation: float = 0.8,
+    lengths: tuple[float, float] = (2.0, 4.0),
     temperature: float = 1.0,
     temper: Literal["posterior", "likelihood"] = "posterior",
     seed: int = 0,
 ) -> Conjugate:
     """A random problem of `d` parameters and `n` examples. Inputs have equal correlations; with 0 the design is made
-    orthogonal."""
+    orthogonal, with columns of `lengths` from the first to the last."""
     key = Noise.seed(seed).split("conjugate")
     like = torch.empty(n, d, dtype=torch.float64)
     x = key.split("inputs").normal(like)
     if correlation:
         x = math.sqrt(1 - correlation) * x + math.sqrt(correlation) * key.split("common").normal(like[:, :1])
     else:
-        x = torch.linalg.qr(x)[0] * torch.linspace(2.0, 4.0, d, dtype=torch.float64)
+        x = torch.linalg.qr(x)[0] * torch.linspace(*lengths, d, dtype=torch.float64)
     theta = key.split("truth").normal(like[0])
     y = x @ theta + noise * key.split("noise").normal(like[:, 0])
     data_precision, prior_precision = x.T @ x / noise**2, torch.eye(d, dtype=torch.float64) / prior**2

@@ -1,0 +1,209 @@
+"""First-order repulsive deep ensembles: members are pushed to look at different features of each input.
+
+    theta_i <- theta_i - step x grad [U(theta_i) + repulsion x log sum_j k(theta_i, theta_j)]
+    k(theta_i, theta_j) = mean_b exp(-|W' (s_ib - s_jb)|^2 / h_jb),   s_ib = g_ib / |g_ib|
+    g_ib = gradient of the true class's logit of member i with respect to input b,   W W' = Sigma^-1
+    h_jb = median over i of |W' (s_ib - s_jb)|^2 (of an even number, the midpoint), divided by log M
+
+(Trinh et al. 2024, "Input-gradient space particle inference for neural network ensembles"). theta_j, j other than i,
+and h stand still in the derivative, as in the authors' code. With Sigma = I all directions count the same. With
+"pca" Sigma^-1 = C, the covariance of the inputs: |W' s|^2 is then the variance over the data of the linear function
+that s is, so that members differ where data vary. Between the two, Sigma = alpha C^-1 + (1 - alpha) I.
+
+One forward pass of a member gives its loss and, by a first backward pass to the inputs, its directions s; a second
+backward pass goes through both to the parameters. What members exchange is their directions, F numbers an example.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.model import Mode, Model
+from ..core.noise import Noise
+from ..core.tree import Params, take
+from ..data import Data, Stream, pieces, some
+from ..engine import CoupledMethod, Descent, Info, Lift, Schedule
+from ..engine.method import Entry
+from ..optim import SGD, Adam, Cosine, Optimizer
+from ..problem import Batch, Problem
+from ..problem.exact import conjugate
+from ..repulsion.input_gradients import counting, evidence, flat_inputs, input_gradients, unit
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+LARGEST = 16_384  # inputs an example whose covariance is taken: 2 GiB in doubles
+FLOOR = 1e-12  # added to bandwidths, as in the authors' code
+ROUNDING = 100  # times the precision of a number: squared distances below it, relative to squared lengths, are zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoRDE(CoupledMethod):
+    """An ensemble whose members are pushed apart in the directions of their input gradients, so that they look at
+    different features.
+
+    Classes: the gradient of the true class's logit; labels: of their logits, absent ones with a minus, summed; real
+    numbers and counts: of each output, with one kernel each, averaged (of a predicted mean and noise, the mean). With
+    one single input a direction is but a sign: gradients are then compared as they are, not normalised. Inputs that are
+    not floating point take no part; token ids must be embedded before. Standardise inputs of different units.
+
+    `repulsion` is relative to the posterior: 1 makes members the particles of an approximation of it, by gradient flow
+    with a kernel density. That is weak: in every step all N examples pull and one kernel pushes. The authors' code has
+    N / B times that (B examples a batch), which is where the published gains are from, and the default. At full batch
+    the two agree. One member is MAP.
+    """
+
+    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
+    batch_size: int | None = 128  # examples a step, the same for all members; None: all
+    repulsion: float | Literal["paper"] = "paper"  # 1 is Bayes, 0 is a deep ensemble, "paper" is N / batch_size
+    lengthscales: float | Literal["identity", "pca"] = "pca"  # Sigma; a number is alpha: 0 identity, 1 pca, .2 tuned
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
+
+    def __post_init__(self) -> None:
+        given, scales = self.repulsion, self.lengthscales
+        if given != "paper" and (isinstance(given, str) or not 0 <= given < math.inf):
+            raise ValueError(f"expected a finite repulsion of at least 0, where 1 is Bayes, or 'paper', got {given!r}")
+        if scales not in ("identity", "pca") and (isinstance(scales, str) or not 0 <= scales <= 1):
+            raise ValueError(f"expected lengthscales 'identity', 'pca' or alpha between 0 and 1, got {scales!r}")
+
+    def prepare(self, problem: Problem, data: Data | Stream) -> Problem:
+        """The problem with the lengthscales of the inputs, from their covariance."""
+        first = flat_inputs(take(some(data).inputs, slice(0, 1)))
+        size = first.shape[1]
+        words = {"identity": 0.0, "pca": 1.0}
+        alpha = words[self.lengthscales] if isinstance(self.lengthscales, str) else self.lengthscales
+        if size == 1 or alpha == 0:
+            return problem
+        if size > LARGEST:
+            raise ValueError(
+                f"lengthscales from the covariance of {size:,} inputs an example need a matrix of {size:,} rows, and "
+                f"{LARGEST:,} at most are taken: use FoRDE(lengthscales='identity')"
+            )
+        return problem.through(Weighed(problem.network, root(covariance(data), alpha).to(first.dtype)))
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule.of_epochs(self.epochs, self.batch_size, n)
+
+    def gradient(  # type: ignore[override]
+        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
+    ) -> tuple[Any, Info]:
+        scale, likelihood = problem.scale(batch.total), problem.likelihood
+
+        def member(params: Params, buffers: Params, key: Tensor) -> tuple[tuple[Tensor, Tensor], Params]:
+            def values(outputs: Tensor) -> Tensor:
+                return evidence(likelihood, outputs, batch.targets, batch.weights)
+
+            seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
+            g = seen.gradients
+            loss = problem.potential_of(seen.outputs, params, batch) / scale
+            return (loss, g if g.shape[-1] == 1 else unit(g)), seen.buffers
+
+        (loss, directions), buffers, back = lift.pull(member)(state.params, state.buffers, noise.key)
+        factor = batch.total / len(batch.targets) if self.repulsion == "paper" else self.repulsion
+        push = slope(directions, counting(batch.weights, directions[0]), weighing(problem))
+        return back((torch.ones_like(loss), push * (factor / scale))), Info(loss, buffers=buffers)
+
+    @classmethod
+    def lineup(cls) -> Iterable[Entry]:
+        return (Entry("FoRDE", cls(), 10),)
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        descent = SGD(lr=0.1)  # without momentum, which carries near members through each other
+        line, plane = conjugate(d=1), conjugate(d=2, correlation=0.0, lengths=(3.0, 3.0))
+        two, three = 0.4 * math.log(2), 58 / 109 * math.log(3)
+        for members, says, expected in ((1, "0", 0.0), (2, "2/5 log 2", two), (3, "58/109 log 3", three)):
+            recipe = cls(epochs=300, batch_size=None, repulsion=1.0, optimizer=descent)
+            slopes = bench.fit(recipe, line.problem, line.data, members).sample(1)["weight"].flatten()
+            found = (slopes - line.mean).square().amax() * line.precision
+            name = f"one input, members={members}: largest squared distance from the mode, times the precision"
+            yield bench.close(name, says, found, torch.full((1, 1), expected, dtype=torch.float64), 1e-9)
+        for repulsion in (0.5, 2.0):
+            recipe = cls(epochs=300, batch_size=None, repulsion=repulsion, lengthscales="identity", optimizer=descent)
+            w = bench.fit(recipe, plane.problem, plane.data, 2).sample(1)["weight"].reshape(2, -1)
+            found = 1 - torch.cosine_similarity(w, plane.mean.unsqueeze(0)).square()
+            sine = two * repulsion / (plane.precision[0, 0] * plane.mean.square().sum())
+            name, says = (
+                f"two inputs, members=2, repulsion {repulsion:g}: squared sine of the angle to the mode",
+                ("2/5 log 2 x repulsion / (precision x |mu|^2)"),
+            )
+            yield bench.close(name, says, found, sine.expand(2), 1e-9)
+
+
+class Weighed(Model):
+    """The network, and with it what differences of unit directions in its inputs are multiplied by."""
+
+    def __init__(self, network: Model, root: Tensor) -> None:
+        vars(self).update(vars(network))
+        self.network, self.root = network, root  # (F, R): W
+
+    def __call__(
+        self, params: Params, buffers: Params, inputs: Any, noise: Noise | None = None, mode: Mode = "eval"
+    ) -> tuple[Tensor, Params]:
+        return self.network(params, buffers, inputs, noise, mode)
+
+
+def slope(directions: Tensor, weights: Tensor, root: Tensor | None = None) -> Tensor:
+    """The derivative of log sum_j k(theta_i, theta_j) in each member's own directions (M, E, B, F). How much a
+    direction counts in the mean over them is in `weights` (E, B)."""
+    with torch.autocast(directions.device.type, enabled=False):  # a bandwidth is a difference of near numbers
+        s = (directions - directions[:1]).movedim(0, -2)  # (E, B, M, F); only differences count
+        z = s if root is None else s @ root
+        kernel, steep = kernels(z)
+        share = (weights / weights.sum().clamp(min=torch.finfo(z.dtype).tiny))[..., None, None]
+        density = (share * kernel).sum((0, 1, -1)).clamp(min=1)  # (M,); less than its own share only without examples
+        pull = -2 * share * steep / density[:, None]  # (E, B, M, M)
+        found = pull.sum(-1, keepdim=True) * z - pull @ z
+        return (found if root is None else found @ root.T).movedim(-2, 0)
+
+
+def kernels(z: Tensor) -> tuple[Tensor, Tensor]:
+    """The kernel of all pairs of members i, j, (..., M, M), and the same over the bandwidth of j, from (..., M, R).
+
+    Pairs that agree up to rounding have kernel 1, and do not push each other: 0 in the place of the second.
+    """
+    m, square = z.shape[-2], z.square().sum(-1)
+    both = square.unsqueeze(-1) + square.unsqueeze(-2)
+    distance = both - 2 * z @ z.mT
+    same = distance <= ROUNDING * torch.finfo(z.dtype).eps * both
+    distance = torch.where(same, 0.0, distance)
+    order = distance.sort(dim=-2).values
+    median = (order[..., (m - 1) // 2, :] + order[..., m // 2, :]) / 2
+    bandwidth = (median / math.log(max(m, 2)) + FLOOR).unsqueeze(-2)  # (..., 1, M); one member has no other
+    kernel = (-distance / bandwidth).exp()
+    return kernel, torch.where(same, 0.0, kernel / bandwidth)
+
+
+def covariance(data: Data | Stream) -> Tensor:
+    """That of the inputs as the network sees them (those with weight), (F, F), in doubles, in one pass."""
+    origin = flat_inputs(take(some(data).inputs, slice(0, 1))).double()  # near the mean: squares lose no digits
+    count, total, product = 0, torch.zeros_like(origin), origin.new_zeros(origin.shape[1], origin.shape[1])
+    for piece in pieces(data, 4096):
+        x = flat_inputs(piece.inputs).double() - origin
+        if piece.weights is not None:
+            x = x[(piece.weights.reshape(len(x), -1) > 0).any(1)]
+        count, total, product = count + len(x), total + x.sum(0), product.addmm_(x.T, x)
+    return product / count - (total / count).T @ (total / count)
+
+
+def root(covariance: Tensor, alpha: float) -> Tensor:
+    """W with W W' = (alpha C^-1 + (1 - alpha) I)^-1, (F, R), where C is the covariance in units of the mean variance.
+    Directions in which inputs do not vary are left out: R may be less than F."""
+    values, vectors = torch.linalg.eigh(covariance)
+    if not bool(values[-1] > 0):
+        raise ValueError("the inputs do not vary, so they have no principal components: use lengthscales='identity'")
+    values = values / values.mean()
+    kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
+    weights = values[kept] / (alpha + (1 - alpha) * values[kept])
+    return vectors[:, kept] * weights.sqrt()
+
+
+def weighing(problem: Problem) -> Tensor | None:
+    """W, where the problem was prepared with one."""
+    return problem.network.root if isinstance(problem.network, Weighed) else None
