@@ -140,6 +140,44 @@ def cost() -> None:
     plt.close()
 
 
+def repulsion() -> None:
+    """Members that keep each other apart, beside a deep and an anchored ensemble: regression with gaps (mean and two
+    standard deviations of the members), and the share of doubt in five classes (epistemic uncertainty, in nats)."""
+    function = {"space": "function", "extra": 40}
+    rows = (
+        ("deep ensemble", bn.MAP, {}),
+        ("anchored", bn.Anchored, {}),
+        ("SVGD", bn.SVGD, {}),
+        ("WGD (weights)", bn.WGD, {}),
+        ("WGD (function)", bn.WGD, function),
+        ("FoRDE", bn.FoRDE, {}),
+    )
+    descent = bn.optim.Adam(lr=bn.optim.Cosine(peak=0.01))
+    line, classes = bn.data.toys.gaps(60), bn.data.toys.gaussians(100)
+    edge = torch.linspace(-6, 6, 81)
+    plane = torch.cartesian_prod(edge, edge)
+    x = torch.linspace(-1.5, 1.5, 200)[:, None]
+    _, axes = plt.subplots(2, len(rows), figsize=(13, 4.4), sharex="row", sharey="row")
+    for (above, below), (title, method, options) in zip(axes.T, rows):
+        recipe = method(epochs=1500, batch_size=None, optimizer=descent, **options)
+        net = lambda: bn.networks.MLP(1, 1, hidden=(50,), activation=torch.nn.Tanh)  # noqa: E731
+        problem = bn.Problem(net, bn.likelihoods.Gaussian(noise=0.05))
+        predictive = bn.fit(recipe, problem, line, members=10).predict(x)
+        mean, spread = predictive.mean[:, 0], 2 * predictive.epistemic[:, 0].sqrt()
+        above.fill_between(x[:, 0], mean - spread, mean + spread, color=BLUE, alpha=0.25, lw=0)
+        above.plot(x[:, 0], mean, color=BLUE, lw=1.2)
+        above.plot(line.inputs[:, 0], line.targets[:, 0], ".", color=ORANGE, ms=3)
+        above.set(title=title, ylim=(-3, 3))
+        problem = bn.Problem(lambda: bn.networks.MLP(2, 5, hidden=(50,)), bn.likelihoods.Categorical())
+        doubt = bn.fit(recipe, problem, classes, members=10).predict(plane).epistemic
+        below.pcolormesh(edge, edge, doubt.reshape(81, 81).T, cmap="Blues", vmin=0, vmax=0.7, rasterized=True)
+        below.plot(*classes.inputs.T, ".", color=ORANGE, ms=2)
+        below.set(aspect="equal")
+    plt.tight_layout()
+    plt.savefig(HERE / "repulsion.png")
+    plt.close()
+
+
 def corruptions(folder: str) -> None:
     """A car at five severities of every corruption, and an ankle boot at the third."""
     car = bn.datasets.load("cifar10", folder=folder).test.inputs[6:7]
@@ -166,5 +204,6 @@ if __name__ == "__main__":
     size()
     pep()
     cost()
+    repulsion()
     if len(sys.argv) > 1:
         corruptions(sys.argv[1])
