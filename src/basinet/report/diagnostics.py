@@ -1,0 +1,92 @@
+"""Each method's own diagnostics: whatever curves its members left, drawn by what they are functions of."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .figure import Axis, Figure, Panel, Series, View
+from .run import Row, Run
+
+MEMBERS = 5  # curves of at most so many are drawn
+KNOWN = {  # a curve's name in words
+    "loss": "loss (mean over an epoch)",
+    "val_nll": "NLL of validation data",
+    "ensemble": "log likelihood of the average of perturbed networks",
+    "mean": "mean log likelihood of a perturbed network",
+    "tried_nll": "NLL of validation data",
+    "log_evidence": "log evidence",
+    "prior_factor": "factor of the prior's precision",
+    "chosen": "chosen size of the noise",
+}
+ABSCISSAE = {  # what other curves are functions of: its words, whether it is shown on a logarithmic scale
+    "step": ("training step", False),
+    "sigma": ("size of the noise, σ", False),
+    "tried_factor": ("factor of the prior's precision", True),
+}
+HIDDEN = ("seconds", "each")
+
+
+def diagnostics(run: Run) -> Figure | None:
+    """Loss curves, PEP's L(σ), evidence, and the like."""
+    views = [view for row in run.rows if (view := _view(row)) is not None]
+    return Figure(
+        "diagnostics",
+        "Each method's own diagnostics",
+        "What a method measured about itself while it was fitted: losses, the search for the size of PEP's noise, evidence.",
+        f"A line a member (the first {MEMBERS}). A loss that still falls at its end: train longer. PEP: the highest point of "
+        "the log likelihood over σ is the noise it uses; a maximum at σ = 0 says that noise does not help.",
+        views,
+        "row",
+    )
+
+
+def _view(row: Row) -> View | None:
+    curves = {name: _members(value) for name, value in (row.records[0].get("curves") or {}).items()}
+    panels = []
+    facts = []
+    for name, members in curves.items():
+        if not members or name in ABSCISSAE or name in HIDDEN:
+            continue
+        longest = max(len(m) for m in members)
+        if longest <= 1:
+            values = [m[0] for m in members if m]
+            if values:
+                facts.append(f"{_words(name)}: {', '.join(_short(v) for v in values)}.")
+            continue
+        along = next((a for a in ABSCISSAE if _fits(curves.get(a), members)), None)
+        series = []
+        for k, member in enumerate(members[:MEMBERS]):
+            x = curves[along][k] if along else list(range(1, len(member) + 1))
+            series.append(Series("line", x, member, f"member {k}", tone=f"member{k}"))
+        label, log = ABSCISSAE.get(along or "", ("number", False))
+        panels.append(Panel(Axis(label, log=log), Axis(_words(name)), series))
+    if not panels and not facts:
+        return None
+    return View(row.name, panels, " ".join(f[:1].upper() + f[1:] for f in facts))
+
+
+def _members(value: Any) -> list[list[float]]:
+    """The curve of every member; empty where it is not one of numbers."""
+    if not isinstance(value, list):
+        return []
+    if all(_is_number(v) for v in value):
+        value = [value]
+    good = [m for m in value if isinstance(m, list) and all(_is_number(v) for v in m)]
+    return good if len(good) == len(value) else []
+
+
+def _fits(along: list[list[float]] | None, members: list[list[float]]) -> bool:
+    return along is not None and len(along) == len(members) and all(len(a) == len(m) for a, m in zip(along, members))
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _words(name: str) -> str:
+    return KNOWN.get(name, name.replace("_", " "))
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
