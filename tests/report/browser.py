@@ -23,7 +23,9 @@ class Browser:
 
     def __init__(self, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         assert CHROMIUM and DRIVER, MISSING
-        self.driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.driver = subprocess.Popen(
+            [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         assert self.driver.stdout is not None
         said = ""
         for said in self.driver.stdout:
@@ -46,8 +48,9 @@ class Browser:
         try:
             session = self._ask("POST", "", {"capabilities": {"alwaysMatch": wanted}})
             self.url += f"/{session['sessionId']}"
-            scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-            self.devtools("Emulation.setEmulatedMedia", features=[scheme])
+            wishes = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce"}
+            features = [{"name": name, "value": value} for name, value in wishes.items()]
+            self.devtools("Emulation.setEmulatedMedia", features=features)
             self.resize(width, height)
         except BaseException:
             self.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..pool.files import atomically
 from .figures import chosen, figures
-from .page import page
+from .page import make_page
 from .pictures import write_pictures
 from .run import Row, Run, read_run
 
@@ -17,7 +17,7 @@ def write_report(run: Path | str, out: Path | str | None = None) -> Path:
     """Writes the page of a run folder, as `report.html` in it unless `out` says where, and returns its path."""
     folder = Path(run)
     path = folder / "report.html" if out is None else Path(out)
-    text = page(read_run(folder))
+    text = make_page(read_run(folder))
     atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
     return path
 

@@ -33,9 +33,9 @@ def diagnostics(run: Run) -> Figure | None:
     return Figure(
         "diagnostics",
         "Each method's own diagnostics",
-        "What a method measured about itself while it was fitted: losses, the search for the size of PEP's noise, evidence.",
-        f"A line a member (the first {MEMBERS}). A loss that still falls at its end: train longer. PEP: the highest point of "
-        "the log likelihood over σ is the noise it uses; a maximum at σ = 0 says that noise does not help.",
+        "What a method measured about itself while it was fitted: losses, PEP's search for its noise, evidence.",
+        f"A line a member (the first {MEMBERS}). A loss that still falls at its end: train longer. PEP: the highest "
+        "point of the log likelihood over σ is the noise it uses; a maximum at σ = 0 says that noise does not help.",
         views,
         "row",
     )

@@ -1,4 +1,4 @@
-"""The test examples a person should look at: those a row is most uncertain of, and those it was surest and wrong about."""
+"""The test examples a person should look at: the most uncertain ones, and the most confidently wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Gallery:
     rows: dict[str, dict[str, list[dict[str, Any]]]]  # row -> uncertain | wrong -> examples: number, truth, said, doubt
     inputs: dict[int, Any]  # number of an example -> image as a data URI, or values
     columns: list[str]  # of values
-    images: bool
+    doubt: str  # what uncertainty is measured by
     left_out: int  # rows without examples here, because the page would grow too large
 
 
@@ -52,7 +52,8 @@ def gallery(run: Run) -> Gallery | None:
         shown[row.name] = found
     if not shown:
         return None
-    return Gallery(shown, known, _columns(run, inputs, images), images, len(able) - len(shown))
+    doubt = "variance" if run.kind == "real" else "entropy"
+    return Gallery(shown, known, _columns(run, inputs, images), doubt, len(able) - len(shown))
 
 
 def _usable(arrays: Arrays, targets: np.ndarray) -> bool:
@@ -110,7 +111,7 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
     if run.kind == "labels":
         flat = np.asarray(target).reshape(-1)
         probs = np.asarray(arrays["probs"][i]).reshape(-1) if "probs" in arrays else np.zeros(0)
-        truth = ", ".join(run.class_name(k) for k in np.flatnonzero(flat > 0.5)) or "none"
+        truth = ", ".join(run.class_name(int(k)) for k in np.flatnonzero(flat > 0.5)) or "none"
         said = ", ".join(f"{run.class_name(k)} {p:.0%}" for k, p in enumerate(probs) if p >= 0.2 or flat[k] > 0.5)
         return said or "none", truth
     truth = ", ".join(number(float(v)) for v in np.asarray(target).reshape(-1)[:4]) + (

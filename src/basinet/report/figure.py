@@ -35,6 +35,7 @@ class Axis:
     label: str
     log: bool = False
     percent: bool = False
+    whole: bool = False  # it counts things
     span: tuple[float, float] | None = None  # None: as the series have it
     words: Sequence[str] = ()  # categories, from the top down
 
@@ -44,7 +45,6 @@ class Panel:
     x: Axis
     y: Axis
     series: list[Series]
-    title: str = ""
 
 
 @dataclass(frozen=True)

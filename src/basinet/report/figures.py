@@ -51,9 +51,9 @@ def gaps(run: Run) -> Figure | None:
         "differences",
         "Is the difference real?",
         f"How much worse than {best} each row predicts the same {run.n_test:,} test examples.",
-        "A dot is the mean difference in NLL, the bar its 95 % interval (paired bootstrap over test examples). A bar that "
-        "crosses the dashed line: these examples cannot tell the two apart. The best row was picked on the same examples, "
-        "which flatters it a little.",
+        "A dot is the mean difference in NLL, the bar its 95 % interval (paired bootstrap over test examples). A bar "
+        "that crosses the dashed line: these examples cannot tell the two apart. The best row was picked on the same "
+        "examples, which flatters it a little.",
         [View("", [panel])],
     )
 
@@ -70,7 +70,16 @@ def cost(run: Run) -> Figure | None:
         on = measures.front(x, y)
         series = [Series("steps", x[on].tolist(), y[on].tolist(), "Pareto front", tone="reference")]
         series += [
-            Series("points", [x[i]], [y[i]], row.name, row=row.name, labelled=i in on, **_bar(row, "nll"))
+            Series(
+                "points",
+                [x[i]],
+                [y[i]],
+                row.name,
+                row=row.name,
+                labelled=i in on,
+                low=_seeds(row, -1),
+                high=_seeds(row, 1),
+            )
             for i, row in enumerate(rows)
         ]
         views.append(View(label, [Panel(Axis(label, log=bool(x.max() > 10 * x.min())), Axis("NLL"), series)]))
@@ -78,17 +87,17 @@ def cost(run: Run) -> Figure | None:
         "cost",
         "What it costs",
         "NLL against what a row costs to train, and to predict with.",
-        "Lower is better, further left is cheaper. The dashed line is the Pareto front: rows for which nothing else is both "
-        "cheaper and better. Training counts all members, also those that another row had trained already.",
+        "Lower is better, further left is cheaper. The dashed line is the Pareto front: rows for which nothing else is "
+        "both cheaper and better. Training counts all members, also those that another row had trained already.",
         views,
         "cost",
     )
 
 
-def _bar(row: Row, key: str) -> dict[str, list[float]]:
-    """One standard error over seeds to either side, where there are several."""
-    error = row.error(key)
-    return {} if math.isnan(error) else {"low": [row.value(key) - error], "high": [row.value(key) + error]}
+def _seeds(row: Row, side: int) -> list[float]:
+    """One standard error over seeds to a side of the NLL, where there are several seeds."""
+    error = row.error("nll")
+    return [] if math.isnan(error) else [row.value("nll") + side * error]
 
 
 def size(run: Run) -> Figure | None:
@@ -109,17 +118,19 @@ def size(run: Run) -> Figure | None:
             low, high = (mean - sd).tolist(), (mean + sd).tolist()
             series.append(Series("line", sizes, mean.tolist(), row, row=row, low=low, high=high))
         if series:
-            views.append(View(name, [Panel(Axis("members"), Axis(name, percent=percent), series)]))
+            views.append(View(name, [Panel(Axis("members", whole=True), Axis(name, percent=percent), series)]))
     return Figure(
         "size",
         "How many members",
         "What each further member buys, for every row that is an ensemble.",
         "A line is the mean score over random subsets of the members, the band one standard deviation between subsets. "
-        "Where a line is flat, further members cost and bring nothing. NLL, Brier, ECE, RMSE and CRPS: lower is better; "
-        "accuracy and AUROC: higher.",
+        "Where a line is flat, further members cost and bring nothing. Lower is better, but for accuracy and AUROC.",
         views,
         "score",
     )
+
+
+FEW = 5  # examples in a bin, below which its accuracy means nothing
 
 
 def reliability(run: Run) -> Figure | None:
@@ -132,14 +143,16 @@ def reliability(run: Run) -> Figure | None:
         if confidence is None or correct is None:
             continue
         found = measures.reliability(confidence, correct)
-        n = found.count.sum()
-        together.append(Series("line", found.confidence.tolist(), found.accuracy.tolist(), row.name, row=row.name))
-        bounds = [measures.wilson(a, c) for a, c in zip(found.accuracy, found.count)]
+        n = found.size.sum()
+        many = found.size >= FEW
+        line = found.confidence[many].tolist(), found.accuracy[many].tolist()
+        together.append(Series("line", *line, row.name, row=row.name))
+        bounds = [measures.wilson(a, c) for a, c in zip(found.accuracy, found.size)]
         low, high = ([b[i] for b in bounds] for i in (0, 1))
         dots = Series(
             "points", found.confidence.tolist(), found.accuracy.tolist(), "accuracy", tone="first", low=low, high=high
         )
-        shares = (found.count / n).tolist()
+        shares = (found.size / n).tolist()
         bars = Series("bars", found.middle.tolist(), shares, "examples", tone="second", width=found.width)
         lower = Panel(x, Axis("examples", percent=True), [bars])
         note = f"Mean confidence {confidence.mean():.1%}, accuracy {correct.mean():.1%}."
@@ -150,9 +163,9 @@ def reliability(run: Run) -> Figure | None:
         "reliability",
         "Reliability",
         "Whether a confidence of 80 % is right 80 % of the time.",
-        "Examples in 15 bins by confidence; a point is their accuracy. Below the dashed line: over-confident; above: too "
-        "cautious. For one row, bars at points are 95 % intervals, and the lower panel says how many examples a bin has: a "
-        "point of few examples means little.",
+        "Examples in 15 bins by confidence; a point is their accuracy. Below the dashed line: over-confident; above: "
+        "too cautious. For one row, bars at points are 95 % intervals, and the second panel says how many examples a "
+        f"bin has; with all rows together, bins of fewer than {FEW} are left out.",
         views,
         "row",
     )
@@ -201,8 +214,8 @@ def pit(run: Run) -> Figure | None:
         "pit",
         "Where targets fall in what was predicted",
         "The probability integral transform: the predicted chance of a value below the target.",
-        "Flat, within the grey band (95 % of bins, by chance alone), is calibrated. A valley: predictions too narrow; a hill: "
-        "too wide; a slope: biased.",
+        "Flat, within the grey band (95 % of bins, by chance alone), is calibrated. A valley: predictions too narrow; "
+        "a hill: too wide; a slope: biased.",
         views,
         "row",
     )
@@ -313,16 +326,18 @@ def ood(run: Run) -> Figure | None:
                 views.append(View(row.name, [_histograms(run, here, away, name, float(np.quantile(both, 0.99)))]))
     if points:
         names = [p.name for p in points]
+        lowest = min([0.48, *(p.x[0] - 0.02 for p in points)])
         chance = Series("line", [0.5, 0.5], [names[0], names[-1]], "chance", tone="reference")
         views.insert(
-            0, View("all rows", [Panel(Axis("AUROC", span=(0, 1.02)), Axis("", words=names), [*points, chance])])
+            0, View("all rows", [Panel(Axis("AUROC", span=(lowest, 1.02)), Axis("", words=names), [*points, chance])])
         )
     return Figure(
         "ood",
         "Does it notice what it has never seen?",
         f"Uncertainty on test examples against that on {name}.",
-        "AUROC: how often an input from elsewhere is more uncertain than a test example; 1 is perfect, 0.5 is chance. For one "
-        "row: the further the two histograms lie apart, the better (values above the 99th percentile count in the last bin).",
+        "AUROC: how often an input from elsewhere is more uncertain than a test example; 1 is perfect, 0.5 is chance. "
+        "For one row: the further the two histograms lie apart, the better (values above the 99th percentile count in "
+        "the last bin).",
         views,
         "row",
     )
@@ -379,8 +394,8 @@ def sets(run: Run) -> Figure | None:
         "sets",
         "Prediction sets with a guarantee",
         "How often conformal sets hold the target, and how large they are.",
-        "The dashed line is what was promised; bars are 95 % intervals for the number of test examples. A bar that does not "
-        "reach the line breaks the promise; among those that keep it, smaller sets say more.",
+        "The dashed line is what was promised; bars are 95 % intervals for the number of test examples. A bar that "
+        "does not reach the line breaks the promise; among those that keep it, smaller sets say more.",
         views,
         "kind of set",
     )

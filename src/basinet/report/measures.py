@@ -11,6 +11,7 @@ _NUMBERS = 2**21  # of one temporary array of resamples
 BINS = 15  # of confidence, as the records' ECE
 LEVEL = 0.95  # of every interval in the report, if it is not said otherwise
 RESAMPLES = 2000
+LARGE = 50_000
 
 
 class Difference(NamedTuple):
@@ -28,25 +29,36 @@ class Difference(NamedTuple):
 
 def paired_differences(gaps: np.ndarray, seed: int = 0) -> list[Difference]:
     """Percentile bootstrap intervals of the means of `gaps` (B examples, R comparisons): examples are drawn with
-    replacement, the same ones for all comparisons. A comparison with values that are not finite has no interval."""
+    replacement, the same ones for all comparisons. Of more than `LARGE` examples the mean is normal to all digits that
+    count, and its interval that of a normal. A comparison with values that are not finite has no interval."""
     gaps = np.asarray(gaps, dtype=np.float64)
     n = len(gaps)
+    finite = np.isfinite(gaps).all(0)
+    usable = np.where(finite, gaps, 0.0)
+    if n > LARGE:
+        half = 1.96 * usable.std(0) / math.sqrt(n)
+        low, high = usable.mean(0) - half, usable.mean(0) + half
+    else:
+        low, high = np.quantile(_resampled(usable, seed), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    nan = math.nan
+    return [
+        Difference(float(gaps[:, j].mean()), float(low[j]), float(high[j])) if finite[j] else Difference(nan, nan, nan)
+        for j in range(gaps.shape[1])
+    ]
+
+
+def _resampled(values: np.ndarray, seed: int) -> np.ndarray:
+    """Means of resamples (RESAMPLES, R)."""
+    n = len(values)
     rng = np.random.default_rng(seed)
-    usable = np.where(np.isfinite(gaps).all(0), gaps, 0.0)
     means = []
     chunk = max(1, _NUMBERS // n)
     for start in range(0, RESAMPLES, chunk):
         size = min(chunk, RESAMPLES - start)
         drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
         counts = np.bincount(drawn.reshape(-1), minlength=size * n).reshape(size, n)
-        means.append(counts @ usable / n)
-    low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    finite = np.isfinite(gaps).all(0)
-    nan = math.nan
-    return [
-        Difference(float(gaps[:, j].mean()), float(low[j]), float(high[j])) if finite[j] else Difference(nan, nan, nan)
-        for j in range(gaps.shape[1])
-    ]
+        means.append(counts @ values / n)
+    return np.concatenate(means)
 
 
 def wilson(right: float, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -62,7 +74,7 @@ class Bins(NamedTuple):
     middle: np.ndarray  # of the bin
     confidence: np.ndarray  # mean in the bin
     accuracy: np.ndarray
-    count: np.ndarray
+    size: np.ndarray  # examples in it
     width: float
 
 

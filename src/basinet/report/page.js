@@ -2,6 +2,11 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
+  for (const figure of Object.values(data.figures)) { // what a series has not was left out
+    for (const view of figure.views) {
+      for (const panel of view.panels) panel.series = panel.series.map((s) => ({ low: [], high: [], name: "", row: "", tone: "", ...s }));
+    }
+  }
   const root = document.documentElement;
   const small = window.matchMedia("(max-width: 640px)");
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -89,9 +94,9 @@
         found.push({ ...base, type: "bar", orientation: "h", customdata: who, marker: { color: colour },
           hovertemplate: `%{customdata}<br>${name}: ${value}<extra></extra>` });
       } else if (series.kind === "points") {
-        const trace = { ...base, type: "scatter", mode: series.labelled && on ? "markers+text" : "markers",
-          marker: { color: colour, size: on ? 10 : 7, symbol } };
-        if (series.labelled && on) Object.assign(trace, { text: [cut(name, 24)], textposition: "top center", textfont: { size: 11, color: colour } });
+        const trace = { ...base, type: "scatter", mode: series.labelled ? "markers+text" : "markers",
+          marker: { color: colour, size: on ? 10 : 7, symbol }, cliponaxis: false };
+        if (series.labelled) Object.assign(trace, { text: [plain(cut(series.name, 24))], textposition: "bottom center", textfont: { size: 11 } });
         if (series.low.length) trace[words ? "error_x" : "error_y"] = { ...errors(words ? series.x : series.y, series), color: colour };
         found.push(trace);
       } else {
@@ -108,17 +113,17 @@
     return found;
   };
 
-  const layout = (panel, text) => {
+  const layout = (panel) => {
     const style = getComputedStyle(root);
     const line = style.getPropertyValue("--line").trim();
     const ink = style.getPropertyValue("--soft").trim();
     const card = style.getPropertyValue("--card").trim();
     const full = style.getPropertyValue("--text").trim();
-    const axis = (from) => {
+    const axis = (from, most) => {
       const made = { title: { text: plain(from.label), standoff: 8 }, gridcolor: line, linecolor: line, zerolinecolor: line,
         tickcolor: line, automargin: true, fixedrange: small.matches, type: from.log ? "log" : "linear" };
       if (from.percent) made.tickformat = ".0%";
-      if (from.log) made.dtick = undefined;
+      if (from.whole) Object.assign(made, { tickformat: ",d" }, most <= 12 ? { dtick: 1 } : {});
       if (from.span) made.range = from.span;
       if (from.words.length) {
         const names = from.words.map((word) => plain(cut(word, small.matches ? 17 : 30)));
@@ -130,10 +135,10 @@
     const many = panel.y.words.length;
     return {
       height: many ? Math.max(180, 26 * many + 70) : small.matches ? 320 : 380,
-      margin: { l: 50, r: 14, t: panel.title ? 32 : 14, b: 44 }, paper_bgcolor: card, plot_bgcolor: card,
+      margin: { l: 50, r: 26, t: 14, b: 44 }, paper_bgcolor: card, plot_bgcolor: card,
       font: { family: style.fontFamily, size: small.matches ? 11 : 12.5, color: ink }, barmode: panel.series.some((s) => s.kind === "stack") ? "stack" : "overlay",
-      xaxis: axis(panel.x), yaxis: axis(panel.y), hovermode: "closest", dragmode: small.matches ? false : "zoom",
-      hoverlabel: { bgcolor: card, bordercolor: line, font: { color: full } }, title: { text: plain(text), font: { size: 13 } },
+      xaxis: axis(panel.x, Math.max(...panel.series.flatMap((s) => s.x))), yaxis: axis(panel.y), hovermode: "closest", dragmode: small.matches ? false : "zoom",
+      hoverlabel: { bgcolor: card, bordercolor: line, font: { color: full } },
     };
   };
 
@@ -146,8 +151,11 @@
     picture.setAttribute("width", 22);
     picture.setAttribute("height", 10);
     picture.setAttribute("aria-hidden", "true");
-    const stroke = document.createElementNS("http://www.w3.org/2000/svg", "line");
-    const set = { x1: 0, x2: 22, y1: 5, y2: 5, stroke: colour, "stroke-width": width, "stroke-dasharray": dashes };
+    const dot = series.kind === "points";
+    const stroke = document.createElementNS("http://www.w3.org/2000/svg", dot ? "circle" : "line");
+    const set = dot
+      ? { cx: 16, cy: 5, r: 5, fill: colour }
+      : { x1: 0, x2: 22, y1: 5, y2: 5, stroke: colour, "stroke-width": width, "stroke-dasharray": dashes };
     for (const [key, value] of Object.entries(set)) stroke.setAttribute(key, value);
     picture.append(stroke);
     return picture;
@@ -177,7 +185,13 @@
     const select = $("select", figure);
     return data.figures[figure.dataset.key].views[select ? select.selectedIndex : 0];
   };
+  // Plotly draws in steps: a figure is drawn anew only after it was drawn
+  const turns = new Map();
   const draw = (figure) => {
+    drawn.add(figure);
+    turns.set(figure, (turns.get(figure) ?? Promise.resolve()).then(() => drawNow(figure)));
+  };
+  const drawNow = async (figure) => {
     const view = viewOf(figure);
     const box = $(".panels", figure);
     const places = $$(".panel", box);
@@ -191,17 +205,15 @@
       box.append(added);
       places.push(added);
     }
-    const told = data.figures[figure.dataset.key].title + (view.name ? `: ${view.name}` : "");
-    view.panels.forEach((panel, i) => {
-      places[i].setAttribute("role", "img");
-      places[i].setAttribute("aria-label", `${told}. ${panel.y.label || "rows"} against ${panel.x.label}. The numbers are listed below.`);
-      Plotly.react(places[i], traces(panel), layout(panel, panel.title), { responsive: true, displayModeBar: false, displaylogo: false });
-    });
     legend(view, $(".legend", figure));
     $(".note", figure).textContent = view.note;
-    const numbers = $("details", figure);
-    if (numbers.open) list(figure);
-    drawn.add(figure);
+    if ($("details", figure).open) list(figure);
+    const told = data.figures[figure.dataset.key].title + (view.name ? `: ${view.name}` : "");
+    await Promise.all(view.panels.map((panel, i) => {
+      places[i].setAttribute("role", "img");
+      places[i].setAttribute("aria-label", `${told}. ${panel.y.label || "rows"} against ${panel.x.label}. The numbers are listed below.`);
+      return Plotly.react(places[i], traces(panel), layout(panel), { responsive: true, displayModeBar: false, displaylogo: false });
+    }));
     figure.dataset.drawn = view.name || "yes";
   };
   const paint = () => {
@@ -256,18 +268,20 @@
         image.alt = `test example ${entry.number}, in truth ${entry.truth}`;
         item.append(image);
       }
-      item.append(make("b", entry.truth), " said: ", entry.said, make("br"), make("small", about(entry)));
+      const truth = make("div", "true: ");
+      truth.append(make("b", entry.truth));
+      item.append(truth, make("div", `said: ${entry.said}`), make("small", about(gallery, entry)));
       list.append(item);
     }
     return list;
   };
-  const about = (entry) => `no. ${entry.number}` + (entry.doubt ? `, uncertainty ${entry.doubt}` : "") + `, NLL ${entry.surprise}`;
+  const about = (gallery, entry) => `no. ${entry.number}` + (entry.doubt ? `, ${gallery.doubt} ${entry.doubt}` : "") + `, NLL ${entry.surprise}`;
   const lines = (gallery, entries) => {
     const box = make("div", undefined, "wide");
     box.tabIndex = 0;
     const table = make("table");
     const head = make("tr");
-    for (const word of ["no.", "truth", "said", "uncertainty", "NLL", ...gallery.columns]) head.append(make("th", word));
+    for (const word of ["no.", "truth", "said", gallery.doubt, "NLL", ...gallery.columns]) head.append(make("th", word));
     table.append(head);
     for (const entry of entries) {
       const line = make("tr");
@@ -302,6 +316,7 @@
   };
 
   // Begin
+  $("nav details").open = !small.matches;
   data.chosen.forEach(take);
   $$(".board tbody tr").forEach((line) => {
     const box = $("input", line);

@@ -13,18 +13,21 @@ from typing import Any
 
 from . import colours
 from .examples import Gallery, gallery
-from .figure import Figure
+from .figure import Figure, View
 from .figures import chosen, figures
 from .run import Run
 from .summary import listed, summary
 from .table import table
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-EARLY = """try { const t = localStorage.getItem("basinet-theme"); if (t) document.documentElement.dataset.theme = t; } catch {}"""
+EARLY = """try {
+  const chosen = localStorage.getItem("basinet-theme");
+  if (chosen) document.documentElement.dataset.theme = chosen;
+} catch { /* a browser that keeps nothing */ }"""
 KINDS = {"classes": "classification", "labels": "multi-label classification", "real": "regression"}
 
 
-def page(run: Run) -> str:
+def make_page(run: Run) -> str:
     """The whole report as HTML."""
     drawn = figures(run)
     shown = gallery(run)
@@ -33,8 +36,8 @@ def page(run: Run) -> str:
         *_head(title),
         '<body><a class="skip" href="#summary">To the summary</a>',
         f'<header class="top"><div><h1>{escape(title)}</h1><p class="facts">{escape(_facts(run))}</p>',
-        f"{_contents(drawn, shown)}</div>",
-        '<button type="button" class="theme" id="theme">Dark page</button></header><main>',
+        '</div><button type="button" class="theme" id="theme">Dark page</button></header>',
+        f"{_contents(drawn, shown)}<main>",
         *_notices(run),
         *_summary(run),
         *_table(run),
@@ -77,7 +80,7 @@ def _contents(drawn: Iterable[Figure], shown: Gallery | None) -> str:
     entries += [(figure.key, figure.title.rstrip("?")) for figure in drawn]
     entries += [("examples", "Examples")] * (shown is not None) + [("reproduce", "How to reproduce it")]
     items = "".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, title in entries)
-    return f'<nav aria-label="Contents"><ul>{items}</ul></nav>'
+    return f'<nav aria-label="Contents"><details><summary>Contents</summary><ul>{items}</ul></details></nav>'
 
 
 def _notices(run: Run) -> Iterator[str]:
@@ -98,7 +101,8 @@ def _notices(run: Run) -> Iterator[str]:
 
 
 def _summary(run: Run) -> Iterator[str]:
-    yield '<section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">Summary</h2><dl class="answers">'
+    yield '<section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">Summary</h2>'
+    yield '<dl class="answers">'
     for i, (question, answer) in enumerate(summary(run)):
         lead = ' class="lead"' if i == 0 else ""
         yield f"<dt>{escape(question)}</dt><dd{lead}>{escape(answer)}</dd>"
@@ -107,31 +111,27 @@ def _summary(run: Run) -> Iterator[str]:
 
 def _table(run: Run) -> Iterator[str]:
     columns, rows = table(run)
-    yield '<section id="table" aria-labelledby="table-title"><h2 id="table-title">All rows</h2>'
-    error = " ± one standard error over seeds." if len(run.seeds) > 1 else ""
-    yield (
-        f'<p class="hint">Press a heading to sort by it; tick a row to give it a colour in all figures. n = {run.n_test:,} '
-        f"test examples. ★: the best of its column.{error}</p>"
-    )
-    yield '<div class="wide" tabindex="0" role="region" aria-labelledby="table-title"><table class="board"><thead><tr>'
-    yield '<th scope="col"><button type="button">method</button></th><th scope="col"><button type="button" title="members of the ensemble">members</button></th>'
-    for column in columns:
-        order = ' aria-sort="ascending"' if column.key == "nll" else ""
-        yield f'<th scope="col"{order}><button type="button" title="{escape(column.tip)}">{escape(column.title)}</button></th>'
+    error = " ±: one standard error over seeds." if len(run.seeds) > 1 else ""
+    yield f"""<section id="table" aria-labelledby="table-title"><h2 id="table-title">All rows</h2>
+<p class="hint">Press a heading to sort by it; tick a row to give it a colour in all figures. n = {run.n_test:,} test
+examples. ★: the best of its column.{error}</p>
+<div class="wide" tabindex="0" role="region" aria-labelledby="table-title"><table class="board"><thead><tr>"""
+    heads = [("method", "the recipe's name", ""), ("members", "networks of the ensemble", "")]
+    heads += [(c.title, c.tip, ' aria-sort="ascending"' if c.key == "nll" else "") for c in columns]
+    for title, tip, order in heads:
+        yield f'<th scope="col"{order}><button type="button" title="{escape(tip)}">{escape(title)}</button></th>'
     yield "</tr></thead><tbody>"
     for row, cells in rows:
         name = escape(row.name)
-        yield (
-            f'<tr data-row="{name}"><th scope="row" data-value="{name}"><label><input type="checkbox"><span title="{name}">'
-            f'{name}</span></label></th><td data-value="{row.members}">{row.members}</td>'
-        )
+        yield f"""<tr data-row="{name}"><th scope="row" data-value="{name}"><label><input type="checkbox">
+<span title="{name}">{name}</span></label></th><td data-value="{row.members}">{row.members}</td>"""
         for cell in cells:
             value = repr(cell.value) if math.isfinite(cell.value) else ""
             best = ' class="best"' if cell.best else ""
             yield f'<td data-value="{value}"{best}>{escape(cell.text)}</td>'
         yield "</tr>"
     yield '</tbody></table></div><details><summary>What the columns are</summary><dl class="pairs">'
-    yield "".join(f"<dt>{escape(c.title)}</dt><dd>{escape(c.tip)}</dd>" for c in columns)
+    yield "".join(f"<dt>{escape(title)}</dt><dd>{escape(tip)}</dd>" for title, tip, _ in heads)
     yield "</dl></details></section>"
 
 
@@ -139,33 +139,29 @@ def _figure(figure: Figure) -> str:
     options = "".join(f"<option>{escape(view.name)}</option>" for view in figure.views)
     label = escape(figure.choose or "view")
     chooser = f'<select aria-label="{label}">{options}</select>' if len(figure.views) > 1 else ""
-    key = escape(figure.key)
-    return (
-        f'<section id="{key}" aria-labelledby="{key}-title"><div class="head"><div><h2 id="{key}-title">{escape(figure.title)}'
-        f"</h2><p>{escape(figure.see)}</p></div></div>"
-        f'<figure data-key="{key}">{chooser}<ul class="legend"></ul><div class="panels"></div><p class="note hint"></p>'
-        f"<figcaption>{escape(figure.read)}</figcaption>"
-        '<details><summary>The numbers</summary><div class="numbers" tabindex="0"></div></details></figure></section>'
-    )
+    return f"""<section id="{figure.key}" aria-labelledby="{figure.key}-title"><figure data-key="{figure.key}">
+<div class="head"><div><h2 id="{figure.key}-title">{escape(figure.title)}</h2><p>{escape(figure.see)}</p></div>
+{chooser}</div><ul class="legend"></ul><div class="panels"></div><p class="note hint"></p>
+<figcaption>{escape(figure.read)}</figcaption>
+<details><summary>The numbers</summary><div class="numbers" tabindex="0"></div></details></figure></section>"""
 
 
 def _examples(run: Run, shown: Gallery | None) -> Iterator[str]:
     if shown is None:
         return
-    wrong = "Confidently wrong" if run.kind == "classes" else "Most surprising"
-    told = (
-        "wrong answers, the surest first"
-        if run.kind == "classes"
-        else "the lowest likelihood: what happened was held to be least likely"
-    )
-    said = "" if run.kind != "real" else " What was said is the mean and, in brackets, the 90 % interval."
+    if run.kind == "classes":
+        wrong, told = "Confidently wrong", "Wrong answers, the surest first."
+    else:
+        wrong, told = "Most surprising", "What happened was held to be least likely."
+    if run.kind == "real":
+        told += " What was said is the mean and, in brackets, the 90 % interval."
     options = "".join(f"<option>{escape(name)}</option>" for name in shown.rows)
-    yield '<section id="examples" aria-labelledby="examples-title"><h2 id="examples-title">Test examples to look at</h2>'
-    yield f'<select id="examples-row" aria-label="row">{options}</select>'
-    if shown.left_out:
-        yield f'<p class="hint">{shown.left_out} further rows are left out to keep the page small.</p>'
-    yield '<h3>Most uncertain</h3><p class="hint">Where the row is least sure of its answer.</p><div id="examples-uncertain"></div>'
-    yield f'<h3>{wrong}</h3><p class="hint">{told[0].upper() + told[1:]}.{said}</p><div id="examples-wrong"></div></section>'
+    fewer = f"{shown.left_out} further rows are left out to keep the page small." if shown.left_out else ""
+    yield f"""<section id="examples" aria-labelledby="examples-title"><div class="head"><div>
+<h2 id="examples-title">Test examples to look at</h2><p>What to check by eye: hard cases, wrong labels, gaps.
+{fewer}</p></div><select id="examples-row" aria-label="row">{options}</select></div>
+<h3>Most uncertain</h3><p class="hint">Where the row is least sure of its answer.</p><div id="examples-uncertain"></div>
+<h3>{wrong}</h3><p class="hint">{told}</p><div id="examples-wrong"></div></section>"""
 
 
 def _reproduce(run: Run) -> Iterator[str]:
@@ -195,7 +191,8 @@ def _reproduce(run: Run) -> Iterator[str]:
     yield "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in pairs.items() if value)
     yield "</dl>"
     if run.info.get("network"):
-        yield f'<details><summary>The network</summary><pre tabindex="0">{escape(str(run.info["network"]))}</pre></details>'
+        network = escape(str(run.info["network"]))
+        yield f'<details><summary>The network</summary><pre tabindex="0">{network}</pre></details>'
     recipes = "\n".join(f"{row.name}: {_recipe(row.records[0].get('recipe'))}" for row in run.rows)
     yield f'<details><summary>Every recipe</summary><pre tabindex="0">{escape(recipes)}</pre></details></section>'
 
@@ -213,7 +210,7 @@ def _recipe(coded: Any) -> str:
 
 def _data(run: Run, drawn: Iterable[Figure], shown: Gallery | None) -> str:
     content = {
-        "figures": {figure.key: asdict(figure) for figure in drawn},
+        "figures": {figure.key: {"title": figure.title, "views": [_view(v) for v in figure.views]} for figure in drawn},
         "gallery": None if shown is None else asdict(shown),
         "chosen": list(chosen(run)),
         "palette": {"light": colours.LIGHT, "dark": colours.DARK},
@@ -223,6 +220,14 @@ def _data(run: Run, drawn: Iterable[Figure], shown: Gallery | None) -> str:
     }
     text = json.dumps(_rounded(content), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _view(view: View) -> dict[str, Any]:
+    """A view as JSON, where what a series has not is left out: there are thousands."""
+    made = asdict(view)
+    for panel in made["panels"]:
+        panel["series"] = [{key: value for key, value in series.items() if value} for series in panel["series"]]
+    return made
 
 
 def _rounded(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +22,43 @@ def write_pictures(drawn: Sequence[Figure], rows: Sequence[str], folder: Path) -
         raise ImportError('--figures needs matplotlib: pip install "basinet[plot]"') from error
     written = []
     for figure in drawn:
-        panels = [(view.name, panel) for view in figure.views for panel in view.panels]
-        across = min(ACROSS, len(panels))
-        lines = -(-len(panels) // across)
-        tall = max(3.0, max(0.24 * len(panel.y.words) + 0.8 for _, panel in panels))
-        wide = 4.2 if len(panels) > 1 else 7.0
+        placed = _placed(figure)
+        lines, across = (1 + max(at[i] for at, _, _ in placed) for i in (0, 1))
+        tall = max(3.0, max(0.24 * len(panel.y.words) + 0.8 for _, _, panel in placed))
+        wide = 4.2 if across > 1 else 7.0
         canvas = Canvas(figsize=(wide * across, tall * lines + 0.5), layout="constrained")
         canvas.suptitle(_plain(figure.title), fontsize=12)
-        axes = canvas.subplots(lines, across, squeeze=False).ravel()
-        for ax, (name, panel) in zip(axes, panels):
-            _panel(ax, panel, rows, panel.title or name)
-        for ax in axes[len(panels) :]:
-            ax.set_axis_off()
+        grid = canvas.add_gridspec(lines, across)
+        for at, name, panel in placed:
+            _panel(canvas.add_subplot(grid[at]), panel, rows, name)
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")  # laid out once for all formats
         for form in FORMATS:
-            path = folder / f"{figure.key}.{form}"
-            content = BytesIO()
-            canvas.savefig(content, format=form, dpi=130)
-            atomically(path, lambda temporary, content=content: Path(temporary).write_bytes(content.getvalue()))
-            written.append(path)
+            written.append(folder / f"{figure.key}.{form}")
+            _save(canvas, written[-1], form)
     return written
 
 
-def _panel(ax: Any, panel: Panel, rows: Sequence[str], title: str) -> None:
+def _placed(figure: Figure) -> list[tuple[tuple[int, int], str, Panel]]:
+    """Line and column of every panel, with the name of its view; the panels of a view stay on one line."""
+    found = []
+    line = column = 0
+    for view in figure.views:
+        if column and column + len(view.panels) > ACROSS:
+            line, column = line + 1, 0
+        for panel in view.panels:
+            if column == ACROSS:
+                line, column = line + 1, 0
+            found.append(((line, column), view.name, panel))
+            column += 1
+    return found
+
+
+def _save(canvas: Any, path: Path, form: str) -> None:
+    atomically(path, lambda temporary: canvas.savefig(temporary, format=form, dpi=130))
+
+
+def _panel(ax: Any, panel: Panel, rows: Sequence[str], name: str) -> None:
     left: dict[str, float] = {}  # where the next bar of a pile begins
     for series in sorted(panel.series, key=lambda s: _colour(s, rows)[1]):
         _series(ax, series, panel, rows, left)
@@ -54,7 +68,7 @@ def _panel(ax: Any, panel: Panel, rows: Sequence[str], title: str) -> None:
         ax.set_yticks(range(len(panel.y.words)), [_plain(w[:30]) for w in panel.y.words], fontsize=8)
         ax.set_ylim(len(panel.y.words) - 0.5, -0.5)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.set_title(_plain(title), fontsize=10)
+    ax.set_title(_plain(name), fontsize=10)
     named = [line for line in ax.get_legend_handles_labels()[1] if line]
     if named and (not panel.y.words or any(s.kind == "stack" for s in panel.series)):
         ax.legend(frameon=False, fontsize=7)

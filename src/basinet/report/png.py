@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-MOST = 96  # pixels of a side; larger images are thinned
+MOST = 64  # pixels of a side; larger images are thinned
 
 
 def data_uri(image: np.ndarray) -> str:

@@ -152,8 +152,8 @@ def read_run(folder: Path) -> Run:
 def _read_info(path: Path, notices: list[str]) -> dict[str, Any]:
     if not path.is_file():
         notices.append(
-            "This folder has no run.json: an older version of basinet wrote it. The report shows what its records hold; "
-            "run basinet compare again into the same folder for the rest (its members are kept, nothing is trained anew)."
+            "This folder has no run.json: an older version of basinet wrote it. Shown is what its records hold; for "
+            "the rest run basinet compare again into the same folder (members are kept there, and not trained anew)."
         )
         return {}
     try:
@@ -200,11 +200,11 @@ def _rows(folder: Path, records: Sequence[dict[str, Any]], notices: list[str]) -
 def _read_arrays(path: Path, notices: list[str]) -> Arrays:
     """Arrays of a file; none, and a notice, where it is missing or damaged. Never any pickled code."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         notices.append(f"{path.name} is missing: what needs the predictions in it is left out.")
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         notices.append(f"{path.name} is damaged or cut short and was left out ({error}).")
     return {}
 

@@ -32,12 +32,12 @@ def _winner(run: Run) -> str:
     if math.isnan(best.value("nll")):
         return "No row has a finite NLL."
     over = f"{n:,} test examples" + (f", mean of {seeds} seeds" if seeds > 1 else ", one seed")
-    said = f"{_called(best)} has the lowest NLL: {number(best.value('nll'))} nats an example ({over})."
+    said = f"Lowest NLL: {_called(best)}, with {number(best.value('nll'))} nats an example ({over})."
     if len(run.rows) > 1:
         second = run.rows[1]
         gap = second.value("nll") - best.value("nll")
         last = next((r for r in reversed(run.rows) if math.isfinite(r.value("nll"))), second)
-        said += f" {_called(second)} follows, {number(gap)} behind"
+        said += f" Next comes {_called(second)}, {number(gap)} behind"
         if last is not second:
             said += f"; the last of {len(run.rows)} rows, {last.name}, is at {number(last.value('nll'))}"
         said += "."
@@ -62,7 +62,7 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
     best = run.rows[0]
     second, d = next(iter(told.items()))
     if math.isnan(d.low):
-        said = f"{second} has log likelihoods that are not finite, so that no interval can be given."
+        said = f"No interval can be given: {second} has log likelihoods that are not finite."
     elif d.real:
         said = (
             f"Yes, on these {run.n_test:,} examples: {second} is worse by {number(d.mean)}, 95 % interval "
@@ -70,8 +70,8 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
         )
     else:
         said = (
-            f"Not between the first two: {second} is behind by {number(d.mean)}, with a 95 % interval from {number(d.low)} "
-            f"to {number(d.high)} that includes zero (paired bootstrap over {run.n_test:,} test examples)."
+            f"Not between the first two: {second} is behind by {number(d.mean)}, and the 95 % interval from "
+            f"{number(d.low)} to {number(d.high)} includes zero (paired bootstrap over {run.n_test:,} test examples)."
         )
     tied = [name for name, other in told.items() if not other.real and math.isfinite(other.low)]
     worse = [name for name, other in told.items() if other.real and other.mean > 0]
@@ -80,10 +80,12 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
     if worse:
         said += f" Worse beyond chance: {listed(worse)}."
     if len(best.seeds) > 1:
-        wins = sum(a < b for a, b in zip(best.values("nll"), run.rows[1].values("nll")))
-        said += f" {best.name} is ahead of {run.rows[1].name} in {wins} of {len(best.seeds)} seeds."
+        first, other = best.values("nll"), run.rows[1].values("nll")
+        if len(first) == len(other) == len(best.seeds):
+            wins = sum(a < b for a, b in zip(first, other))
+            said += f" In {wins} of {len(first)} seeds {best.name} is ahead of {run.rows[1].name}."
     return said + (
-        " The interval is for new examples with the networks as they are; the best row was picked on the same examples, "
+        " Intervals are for new examples with the networks as they are; the best row was picked on the same examples, "
         "which flatters it a little."
     )
 
@@ -99,7 +101,7 @@ def _cheapest(run: Run, told: dict[str, Difference]) -> str:
     least = min(rows, key=lambda r: (r.value(cost), r.value("nll")))
     words = "training steps" if cost == "steps" else "seconds of training"
     if least is best:
-        said = f"{best.name} itself: no row that does as well takes fewer {words} ({number(best.value(cost))})."
+        said = f"No row that does as well as {best.name} takes fewer {words} ({number(best.value(cost))})."
     else:
         share = least.value(cost) / best.value(cost) if best.value(cost) > 0 else math.nan
         said = (
@@ -111,10 +113,8 @@ def _cheapest(run: Run, told: dict[str, Difference]) -> str:
         quick = min(rows, key=lambda r: (r.value("draws"), r.value("nll")))
         if quick.value("draws") < best.value("draws"):
             passes = int(quick.value("draws"))
-            said += (
-                f" Where predictions must be fast: {quick.name}, with {passes:,} forward pass{'es' if passes > 1 else ''} "
-                f"a prediction against {int(best.value('draws')):,}."
-            )
+            once = "one forward pass" if passes == 1 else f"{passes:,} forward passes"
+            said += f" Where predictions must be fast: {quick.name}, with {once} against {int(best.value('draws')):,}."
     return said
 
 
@@ -128,25 +128,20 @@ def _trust_classes(best: Row) -> str:
     if confidence is None or correct is None:
         return ""
     confidence, right = confidence.reshape(-1), correct.reshape(-1)
-    low, high = wilson(float(right.mean()), len(best_seed(right, best)))
+    low, high = wilson(float(right.mean()), len(right) // len(best.have("correct")))  # seeds share their examples
     mean = float(confidence.mean())
     lean = "over-confident" if mean > high else "too cautious" if mean < low else "calibrated on the whole"
     said = (
-        f"{best.name} is {lean}: its mean confidence is {mean:.1%} and its accuracy {right.mean():.1%} (95 % interval "
-        f"{low:.1%} to {high:.1%})."
+        f"It is {lean}: the mean confidence of {best.name} is {mean:.1%}, its accuracy {right.mean():.1%} (95 % "
+        f"interval {low:.1%} to {high:.1%})."
     )
     sure = confidence >= 0.9
     if 0 < sure.sum() < len(sure):
         said += (
-            f" When it is at least 90 % sure ({sure.mean():.0%} of the time) it is right in {right[sure].mean():.1%} of "
-            f"cases, otherwise in {right[~sure].mean():.1%}."
+            f" When it is at least 90 % sure ({sure.mean():.0%} of the time), {right[sure].mean():.1%} of its answers "
+            f"are right, otherwise {right[~sure].mean():.1%}."
         )
     return said
-
-
-def best_seed(values: np.ndarray, row: Row) -> np.ndarray:
-    """As many values as one seed has: seeds share their test examples, which therefore count once."""
-    return values[: len(values) // max(1, len(row.seeds))]
 
 
 def _trust_real(run: Run, best: Row) -> str:
@@ -159,8 +154,9 @@ def _trust_real(run: Run, best: Row) -> str:
     )
     width = best.value("width_90")
     return (
-        f"Of its 90 % intervals {inside:.1%} hold the target (95 % interval of that share: {low:.1%} to {high:.1%}): they are "
-        f"{lean}." + (f" They are {number(width)}{_unit(run)} wide on average." if math.isfinite(width) else "")
+        f"Of its 90 % intervals {inside:.1%} hold the target (95 % interval of that share: {low:.1%} to {high:.1%}): "
+        f"they are {lean}."
+        + (f" They are {number(width)}{_unit(run)} wide on average." if math.isfinite(width) else "")
     )
 
 
@@ -182,8 +178,8 @@ def _about(run: Run) -> str:
         return ""
     what = "variance" if run.kind == "real" else "entropy"
     return (
-        f"{max(0.0, share):.0%} of the {what} that {best.name} predicts is doubt about the weights, which more data would "
-        "reduce; the rest is noise that stays."
+        f"{max(0.0, share):.0%} of the {what} that {best.name} predicts is doubt about the weights, which more data "
+        "would reduce; the rest is noise that stays."
     )
 
 
@@ -209,7 +205,7 @@ def number(value: float) -> str:
         return "infinite" if value > 0 else "minus infinite"
     if value == 0:
         return "0"
-    if abs(value) >= 1000:
+    if abs(value) >= 1000 or value == int(value):
         return f"{value:,.0f}"
     digits = (
         max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) < 1 else 3 - math.floor(math.log10(abs(value)))

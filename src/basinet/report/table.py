@@ -76,7 +76,9 @@ def table(run: Run) -> tuple[list[Column], list[tuple[Row, list[Cell]]]]:
 
 def _best(column: Column, rows: list[Row]) -> float:
     values = [v for v in map(column.value, rows) if math.isfinite(v)]
-    return math.nan if column.best == 0 or len(values) < 2 else max(values) if column.best > 0 else min(values)
+    if column.best == 0 or len(set(values)) < 2:
+        return math.nan
+    return max(values) if column.best > 0 else min(values)
 
 
 def _cell(column: Column, row: Row, best: float) -> Cell:
@@ -86,5 +88,5 @@ def _cell(column: Column, row: Row, best: float) -> Cell:
     text = format(value, column.style) if column.style else number(value)
     error = row.error(column.key)
     if math.isfinite(error) and column.key not in ("steps", "draws", "epistemic"):
-        text += f" ± {error:.2%}" if "%" in column.style else f" ± {number(error)}"
+        text += f" ± {error:.1%}" if "%" in column.style else f" ± {error:.2g}"
     return Cell(value, text, value == best)
