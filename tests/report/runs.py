@@ -199,7 +199,7 @@ def _curves(label: str, members: int) -> dict[str, list[list[Any]]]:
             "chosen": [0.02],
         }
     if label == "Laplace":
-        curves = {"log_evidence": [-123.4], "prior_factor": [2.0]}
+        curves = {"log_evidence": [-123.4], "prior_factor": [2.0, 0.5]}
     return {name: [values] * members for name, values in curves.items()}
 
 

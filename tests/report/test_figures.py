@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from runs import make_run, older
+from runs import METHODS, make_run, older
 
 from basinet.report import read_run, write_figures
 from basinet.report.figures import chosen, figures
@@ -43,6 +43,20 @@ def test_differences_are_the_runs(tmp_path):
     for s in panel.series[1:-1]:
         d = run.differences[s.name]
         assert (s.x[0], s.low[0], s.high[0]) == (d.mean, d.low, d.high)
+
+
+def test_a_row_that_is_far_off_does_not_set_the_scale(tmp_path):
+    make_run(tmp_path, "real", labels=METHODS | {"diverged": (5, 0.7, 200.0)})  # far too sure: an enormous NLL
+    for key in ("differences", "cost", "size"):
+        view = made(tmp_path, key).views[0]
+        [panel] = view.panels
+        axis = panel.x if key == "differences" else panel.y
+        assert view.note == "Far off, beyond the scale: diverged."
+        for s in panel.series:
+            if s.row and s.row != "diverged":
+                values = s.x if key == "differences" else s.y
+                assert all(axis.span[0] <= v <= axis.span[1] for v in [*values, *s.low, *s.high])
+    assert all(v.note == "" for f in figures(read_run(make_run(tmp_path / "b"))) for v in f.views if f.key == "cost")
 
 
 def test_size_curves_average_seeds(tmp_path):
@@ -92,7 +106,11 @@ def test_diagnostics_know_what_curves_are_functions_of(tmp_path):
     [pep] = views["PEP"].panels
     assert pep.x.label.startswith("size of the noise") and pep.series[0].x == [0.0, 0.01, 0.02, 0.05]
     assert "0.02" in views["PEP"].note
-    assert views["Laplace"].panels == [] and "Log evidence: -123.4." in views["Laplace"].note
+    assert (
+        views["Laplace"].panels == []
+        and "Log evidence: -123.4." in views["Laplace"].note
+        and "precision: 2/0.5." in views["Laplace"].note
+    )
     [loss] = views["deep ensemble"].panels
     assert loss.x.label == "training step" and len(loss.series) == 5
 

@@ -83,6 +83,13 @@ def test_the_front_has_what_nothing_beats():
     assert measures.front(cost, loss) == [1, 2, 0]
 
 
+def test_what_is_off_scale_is_far_above_the_others():
+    assert measures.off_scale(np.array([1.0, 2.0, 3.0, 4.0, 50.0]), 4).tolist() == [False] * 4 + [True]
+    assert not measures.off_scale(np.array([1.0, 2.0, 3.0, 4.0, 10.0]), 4).any()  # 3 + 4 (3 - 1) = 11
+    assert not measures.off_scale(np.array([1.0, 1.0, 1.0, 9.0]), 4).any()  # no distance to measure by
+    assert not measures.off_scale(np.array([1.0, 2.0, 99.0]), 4).any()  # too few to call one the odd one
+
+
 def test_wilson_is_the_score_interval():
     low, high = measures.wilson(0.9, 100)
     for bound in (low, high):  # where the observed share is 1.96 standard errors of the bound away

@@ -125,10 +125,14 @@ def test_what_is_not_finite_is_null(tmp_path):
 @pytest.mark.usefixtures("small")
 def test_an_unfinished_run_says_so_first(tmp_path):
     make_run(tmp_path, finished=False)
-    edit(tmp_path, warnings=["column id looks like an identifier"])
+    edit(tmp_path, warnings=["column id looks like an identifier"], failed={"EMA": "it became NaN"})
     text = write_report(tmp_path).read_text()
     said = "".join(Tags(text).text)
-    assert "Unfinished run: 3 of 8 planned rows are complete." in said and "anchored ensemble" in said
+    assert (
+        "Unfinished run: 3 of 8 planned rows are complete, 1 failed." in said
+        and "Failed: EMA: it became NaN." in said
+        and "anchored ensemble" in said
+    )
     assert said.index("Unfinished") < said.index("Lowest NLL") and "Warning: column id" in said
 
 

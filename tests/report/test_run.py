@@ -64,6 +64,23 @@ def test_ensembles_of_different_size_are_different_rows(tmp_path):
     assert {"deep ensemble (5)", "deep ensemble (9)"} <= names and "deep ensemble" not in names
 
 
+def test_members_that_were_lost_are_told(tmp_path):
+    make_run(tmp_path, seeds=2)
+    changed = lines(tmp_path)
+    for r, left in zip((r for r in changed if r["method"] == "deep ensemble"), (2, 4)):
+        r |= {"members": left, "asked": 5}
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in changed))
+    rows = {row.name: row.told_members for row in read_run(tmp_path).rows}
+    assert rows["deep ensemble"] == "2 to 4 of 5" and rows["MultiSWAG"] == "5" and len(rows) == len(METHODS)
+
+
+def test_rows_that_failed_are_not_missing(tmp_path):
+    make_run(tmp_path, finished=False)
+    edit(tmp_path, failed={"EMA": "the loss became NaN"})
+    run = read_run(tmp_path)
+    assert "EMA" not in run.missing and "PEP" in run.missing and run.failed == {"EMA": "the loss became NaN"}
+
+
 def test_an_unfinished_run_knows_what_is_missing(tmp_path):
     run = read_run(make_run(tmp_path, finished=False))
     assert not run.finished and run.missing == list(METHODS)[3:]

@@ -7,8 +7,9 @@ import pytest
 from runs import make_run, older
 
 from basinet.report import read_run
-from basinet.report.summary import listed, number, summary
+from basinet.report.summary import summary
 from basinet.report.table import table
+from basinet.report.words import listed, number
 
 
 def answers(folder):
@@ -103,6 +104,7 @@ def test_losses_that_are_not_finite_are_named(tmp_path):
     [
         (0.0, "0"), (800.0, "800"), (12345.6, "12,346"), (0.123456, "0.123"), (-0.00457, "-0.00457"), (71.84, "71.84"),
         (1.0549, "1.055"), (3.2e-7, "3.2e-07"), (float("nan"), "-"), (float("inf"), "infinite"), (999.96, "1000.0"),
+        (4.83e28, "4.83e+28"),
     ],
 )  # fmt: skip
 def test_numbers_in_digits_that_count(value, text):

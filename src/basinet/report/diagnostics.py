@@ -16,7 +16,7 @@ KNOWN = {  # a curve's name in words
     "mean": "mean log likelihood of a perturbed network",
     "tried_nll": "NLL of validation data",
     "log_evidence": "log evidence",
-    "prior_factor": "factor of the prior's precision",
+    "prior_factor": "factors of the prior's precision",
     "chosen": "chosen size of the noise",
 }
 ABSCISSAE = {  # what other curves are functions of: its words, whether it is shown on a logarithmic scale
@@ -24,6 +24,7 @@ ABSCISSAE = {  # what other curves are functions of: its words, whether it is sh
     "sigma": ("size of the noise, σ", False),
     "tried_factor": ("factor of the prior's precision", True),
 }
+FEW = 8  # numbers that are functions of nothing known are words, if they are so few; else a curve
 HIDDEN = ("seconds", "each")
 
 
@@ -49,12 +50,12 @@ def _view(row: Row) -> View | None:
         if not members or name in ABSCISSAE or name in HIDDEN:
             continue
         longest = max(len(m) for m in members)
-        if longest <= 1:
-            values = [m[0] for m in members if m]
-            if values:
-                facts.append(f"{_words(name)}: {', '.join(_short(v) for v in values)}.")
-            continue
         along = next((a for a in ABSCISSAE if _fits(curves.get(a), members)), None)
+        if longest <= (1 if along else FEW):
+            values = ["/".join(_short(v) for v in m) for m in members if m]
+            if values:
+                facts.append(f"{_words(name)}: {', '.join(values)}.")
+            continue
         series = []
         for k, member in enumerate(members[:MEMBERS]):
             x = curves[along][k] if along else list(range(1, len(member) + 1))

@@ -9,7 +9,7 @@ import numpy as np
 
 from .png import data_uri
 from .run import Arrays, Row, Run
-from .summary import number
+from .words import number
 
 EACH = 12  # examples of either kind
 BYTES = 400_000  # that images may take in all

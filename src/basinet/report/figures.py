@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from . import measures
 from .diagnostics import diagnostics
 from .figure import Axis, Figure, Panel, Series, View
 from .run import Row, Run
+from .words import listed
 
 SCORES = {  # of size curves: name, whether it is a share
     "nll": ("NLL", False),
@@ -46,7 +48,8 @@ def gaps(run: Run) -> Figure | None:
         Series("points", [d.mean], [name], name, row=name, low=[d.low], high=[d.high]) for name, d in found.items()
     ]
     series.append(Series("line", [0.0, 0.0], [best, names[-1]], "as good as the best", tone="reference"))
-    panel = Panel(Axis("NLL above the best row"), Axis("", words=names), series)
+    span, note = _scale({s.name: ([*s.x, *s.low, *s.high], s.x[0]) for s in series[:-1]})
+    panel = Panel(Axis("NLL above the best row", span=span), Axis("", words=names), series)
     return Figure(
         "differences",
         "Is the difference real?",
@@ -54,8 +57,22 @@ def gaps(run: Run) -> Figure | None:
         "A dot is the mean difference in NLL, the bar its 95 % interval (paired bootstrap over test examples). A bar "
         "that crosses the dashed line: these examples cannot tell the two apart. The best row was picked on the same "
         "examples, which flatters it a little.",
-        [View("", [panel])],
+        [View("", [panel], note)],
     )
+
+
+def _scale(rows: dict[str, tuple[Sequence[Any], Any]], factor: float = 4) -> tuple[tuple[float, float] | None, str]:
+    """A scale on which rows can be told apart though some are far off, and a note that names those. Of each row: all
+    that is to be seen of it, and the number it is judged by. None: nothing is off, the scale is that of all."""
+    names = list(rows)
+    off = measures.off_scale(np.array([judged for _, judged in rows.values()]), factor)
+    if not off.any():
+        return None, ""
+    seen = np.concatenate([np.asarray(rows[name][0], dtype=float) for name, far in zip(names, off) if not far])
+    low, high = float(seen.min()), float(seen.max())
+    room = 0.06 * (high - low)
+    far = listed([name for name, is_far in zip(names, off) if is_far])
+    return (low - room if low else low, high + room), f"Far off, beyond the scale: {far}."
 
 
 def cost(run: Run) -> Figure | None:
@@ -82,7 +99,9 @@ def cost(run: Run) -> Figure | None:
             )
             for i, row in enumerate(rows)
         ]
-        views.append(View(label, [Panel(Axis(label, log=bool(x.max() > 10 * x.min())), Axis("NLL"), series)]))
+        span, note = _scale({s.name: ([*s.y, *s.low, *s.high], s.y[0]) for s in series[1:]})
+        panel = Panel(Axis(label, log=bool(x.max() > 10 * x.min())), Axis("NLL", span=span), series)
+        views.append(View(label, [panel], note))
     return Figure(
         "cost",
         "What it costs",
@@ -118,7 +137,10 @@ def size(run: Run) -> Figure | None:
             low, high = (mean - sd).tolist(), (mean + sd).tolist()
             series.append(Series("line", sizes, mean.tolist(), row, row=row, low=low, high=high))
         if series:
-            views.append(View(name, [Panel(Axis("members", whole=True), Axis(name, percent=percent), series)]))
+            higher = key in ("accuracy", "auroc")
+            span, note = (None, "") if higher else _scale({s.name: ([*s.y, *s.low, *s.high], s.y[-1]) for s in series})
+            panel = Panel(Axis("members", whole=True), Axis(name, percent=percent, span=span), series)
+            views.append(View(name, [panel], note))
     return Figure(
         "size",
         "How many members",
@@ -147,7 +169,8 @@ def reliability(run: Run) -> Figure | None:
         many = found.size >= FEW
         line = found.confidence[many].tolist(), found.accuracy[many].tolist()
         together.append(Series("line", *line, row.name, row=row.name))
-        bounds = [measures.wilson(a, c) for a, c in zip(found.accuracy, found.size)]
+        seeds = len(row.have("confidence", "correct"))  # they share their examples
+        bounds = [measures.wilson(a, c / seeds) for a, c in zip(found.accuracy, found.size)]
         low, high = ([b[i] for b in bounds] for i in (0, 1))
         dots = Series(
             "points", found.confidence.tolist(), found.accuracy.tolist(), "accuracy", tone="first", low=low, high=high
@@ -200,7 +223,7 @@ def pit(run: Run) -> Figure | None:
         if values is None:
             continue
         share = measures.histogram(values, edges)
-        n, flat = values.size, 1 / 20
+        n, flat = values.size / len(row.have("pit")), 1 / 20  # seeds share their examples
         half = 1.96 * math.sqrt(flat * (1 - flat) / n)
         level = Series(
             "line", [0, 1], [flat, flat], "calibrated", tone="reference", low=[flat - half] * 2, high=[flat + half] * 2
@@ -236,14 +259,15 @@ def risk(run: Run) -> Figure | None:
         return None
     label = f"RMSE{_of(run.unit)}" if real else "error rate"
     by = "predicted standard deviation" if real else "confidence"
-    panel = Panel(Axis("share of examples answered", percent=True, span=(0, 1)), Axis(label, percent=not real), series)
+    span, note = _scale({s.name: (s.y, s.y[-1]) for s in series})
+    x, y = Axis("share of examples answered", percent=True, span=(0, 1)), Axis(label, percent=not real, span=span)
     return Figure(
         "risk",
         "What one gains by not answering",
         "The error on the share of test examples a row is most certain of.",
         f"Examples are answered in the order of {by}, the most certain first; at the right end all are. A curve that "
         "falls steeply to the left: uncertainty says which answers to trust, and a person can look at the others.",
-        [View("", [panel])],
+        [View("", [Panel(x, y, series)], note)],
     )
 
 
@@ -289,6 +313,7 @@ def split(run: Run) -> Figure | None:
         ]
         return Panel(axis, Axis("", words=names), pile)
 
+    span, note = _scale({n: ([0.0, v], v) for n, v in zip(names, whole[:, 0].tolist())}, 20)
     shares = table / np.where(whole > 0, whole, 1.0)
     return Figure(
         "split",
@@ -298,7 +323,7 @@ def split(run: Run) -> Figure | None:
         "posterior around a mode; zero for a single point. The last two shrink with more data. Rows without samples of "
         "their own (closed-form predictions) have no split and are left out.",
         [
-            View("amount", [panel(table, Axis(label))]),
+            View("amount", [panel(table, Axis(label, span=span))], note),
             View("share", [panel(shares, Axis("share of the whole", percent=True, span=(0, 1)))]),
         ],
         "scale",

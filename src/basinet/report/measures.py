@@ -61,7 +61,7 @@ def _resampled(values: np.ndarray, seed: int) -> np.ndarray:
     return np.concatenate(means)
 
 
-def wilson(right: float, n: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """Wilson's interval of a share, from the observed share `right` of n."""
     centre = (right + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(right * (1 - right) / n + z * z / (4 * n * n))
@@ -115,6 +115,16 @@ def histogram(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     values = values[np.isfinite(values)]
     return np.histogram(values, edges)[0] / max(len(values), 1)
+
+
+def off_scale(values: np.ndarray, factor: float) -> np.ndarray:
+    """Which of the values, of a kind where lower is better, are so far above the others that a common scale would show
+    nothing else: further than `factor` times the distance from the least to the median, above the median."""
+    values = np.asarray(values, dtype=np.float64)
+    middle, least = np.median(values), values.min()
+    if len(values) < 4 or middle <= least:
+        return np.zeros(len(values), dtype=bool)
+    return values > middle + factor * (middle - least)
 
 
 def front(cost: np.ndarray, loss: np.ndarray) -> list[int]:

@@ -113,6 +113,13 @@
     return found;
   };
 
+  const logTicks = (values) => {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const steps = high / low > 300 ? [1] : [1, 2, 5];
+    const tickvals = [];
+    for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k += 1) tickvals.push(...steps.map((s) => s * 10 ** k));
+    return { tickvals, ticktext: tickvals.map((v) => (v >= 1 ? v.toLocaleString("en") : String(Number(v.toPrecision(3))))) };
+  };
   const layout = (panel) => {
     const style = getComputedStyle(root);
     const line = style.getPropertyValue("--line").trim();
@@ -125,6 +132,7 @@
       if (from.percent) made.tickformat = ".0%";
       if (from.whole) Object.assign(made, { tickformat: ",d" }, most <= 12 ? { dtick: 1 } : {});
       if (from.span) made.range = from.span;
+      if (from.log) Object.assign(made, { tickmode: "array", minor: { showgrid: false } }, logTicks(panel.series.flatMap((s) => s.x)));
       if (from.words.length) {
         const names = from.words.map((word) => plain(cut(word, small.matches ? 17 : 30)));
         Object.assign(made, { tickmode: "array", tickvals: from.words.map((_, i) => i), ticktext: names, showgrid: false,

@@ -16,8 +16,9 @@ from .examples import Gallery, gallery
 from .figure import Figure, View
 from .figures import chosen, figures
 from .run import Run
-from .summary import listed, summary
+from .summary import summary
 from .table import table
+from .words import listed
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 EARLY = """try {
@@ -36,6 +37,7 @@ def make_page(run: Run) -> str:
         *_head(title),
         '<body><a class="skip" href="#summary">To the summary</a>',
         f'<header class="top"><div><h1>{escape(title)}</h1><p class="facts">{escape(_facts(run))}</p>',
+        f'<p class="facts">{escape(str(run.info["description"]))}</p>' if run.info.get("description") else "",
         '</div><button type="button" class="theme" id="theme">Dark page</button></header>',
         f"{_contents(drawn, shown)}<main>",
         *_notices(run),
@@ -86,14 +88,15 @@ def _contents(drawn: Iterable[Figure], shown: Gallery | None) -> str:
 def _notices(run: Run) -> Iterator[str]:
     lines = list(run.notices)
     if not run.finished:
-        planned, missing = run.info.get("planned") or [], run.missing
-        left = f" Not there yet: {listed(missing, 30)}." if missing else ""
+        planned, missing, failed = run.info.get("planned") or [], run.missing, run.failed
         done = (
-            f"{len(planned) - len(missing)} of {len(planned)} planned rows are"
-            if planned
-            else f"{len(run.rows)} rows are"
+            f"{len(planned) - len(missing) - len(failed)} of {len(planned)} planned" if planned else f"{len(run.rows)}"
         )
-        lines.insert(0, f"Unfinished run: {done} complete.{left} The same command goes on where it stopped.")
+        lost = f", {len(failed)} failed" if failed else ""
+        left = f" Not there yet: {listed(missing, 30)}." if missing else ""
+        said = f"Unfinished run: {done} rows are complete{lost}.{left} The same command goes on where it stopped."
+        lines.insert(0, said)
+    lines += [f"Failed: {label}: {reason}." for label, reason in run.failed.items()]
     lines += [f"Warning: {w}" for w in run.info.get("warnings") or []]
     if lines:
         said = "".join(f"<p>{escape(line)}</p>" for line in lines)
@@ -124,7 +127,7 @@ examples. ★: the best of its column.{error}</p>
     for row, cells in rows:
         name = escape(row.name)
         yield f"""<tr data-row="{name}"><th scope="row" data-value="{name}"><label><input type="checkbox">
-<span title="{name}">{name}</span></label></th><td data-value="{row.members}">{row.members}</td>"""
+<span title="{name}">{name}</span></label></th><td data-value="{row.members}">{row.told_members}</td>"""
         for cell in cells:
             value = repr(cell.value) if math.isfinite(cell.value) else ""
             best = ' class="best"' if cell.best else ""

@@ -30,7 +30,15 @@ class Row:
 
     @property
     def members(self) -> int:
-        return int(self.records[0].get("members", 1))
+        """Of an ensemble whose seeds lost some to divergence: the most that a seed has."""
+        return max(_members(r) for r in self.records)
+
+    @property
+    def told_members(self) -> str:
+        """How many there are, and of how many that were asked for."""
+        found, asked = sorted({_members(r) for r in self.records}), _asked(self.records[0])
+        told = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+        return told if found == [asked] else f"{told} of {asked}"
 
     @property
     def seeds(self) -> list[int]:
@@ -99,12 +107,18 @@ class Run:
 
     @property
     def missing(self) -> list[str]:
-        """Planned rows of which some seed is not there."""
+        """Planned rows of which some seed is not there, though it did not fail."""
         seeds = self.info.get("seeds") or []
         done: dict[str, set[int]] = {}
         for row in self.rows:
             done.setdefault(str(row.records[0]["method"]), set()).update(row.seeds)
-        return [label for label in self.info.get("planned") or [] if not set(seeds or [0]) <= done.get(label, set())]
+        planned = [label for label in self.info.get("planned") or [] if label not in self.failed]
+        return [label for label in planned if not set(seeds or [0]) <= done.get(label, set())]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Rows that could not be fitted, and why."""
+        return dict(self.info.get("failed") or {})
 
     @cached_property
     def differences(self) -> dict[str, Difference]:
@@ -130,6 +144,15 @@ class Run:
     def class_name(self, number: int) -> str:
         names = self.info.get("classes") or []
         return str(names[number]) if 0 <= number < len(names) else str(number)
+
+
+def _members(record: dict[str, Any]) -> int:
+    return int(record.get("members", 1))
+
+
+def _asked(record: dict[str, Any]) -> int:
+    """Members that were to be trained; some may have diverged."""
+    return int(record.get("asked") or _members(record))
 
 
 def read_run(folder: Path) -> Run:
@@ -183,14 +206,14 @@ def _of_one_data_set(records: list[dict[str, Any]], info: dict[str, Any], notice
 
 
 def _rows(folder: Path, records: Sequence[dict[str, Any]], notices: list[str]) -> list[Row]:
-    """Rows in the order they came; of a (label, members, seed) that was run again, the last."""
+    """Rows in the order they came; of a (label, members asked for, seed) that was run again, the last."""
     found: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
     for r in records:
-        found.setdefault((str(r["method"]), int(r.get("members", 1))), {})[int(r.get("seed", 0))] = r
+        found.setdefault((str(r["method"]), _asked(r)), {})[int(r.get("seed", 0))] = r
     labels = [label for label, _ in found]
     rows = []
-    for (label, members), by_seed in found.items():
-        name = label if labels.count(label) == 1 else f"{label} ({members})"
+    for (label, asked), by_seed in found.items():
+        name = label if labels.count(label) == 1 else f"{label} ({asked})"
         ordered = [by_seed[s] for s in sorted(by_seed)]
         arrays = [_read_arrays(folder / r["arrays"], notices) if r.get("arrays") else {} for r in ordered]
         rows.append(Row(name, ordered, arrays))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .run import Row, Run
-from .summary import number
+from .words import number
 
 
 class Column(NamedTuple):
