@@ -84,10 +84,15 @@ def test_the_front_has_what_nothing_beats():
 
 
 def test_what_is_off_scale_is_far_above_the_others():
-    assert measures.off_scale(np.array([1.0, 2.0, 3.0, 4.0, 50.0]), 4).tolist() == [False] * 4 + [True]
-    assert not measures.off_scale(np.array([1.0, 2.0, 3.0, 4.0, 10.0]), 4).any()  # 3 + 4 (3 - 1) = 11
-    assert not measures.off_scale(np.array([1.0, 1.0, 1.0, 9.0]), 4).any()  # no distance to measure by
-    assert not measures.off_scale(np.array([1.0, 2.0, 99.0]), 4).any()  # too few to call one the odd one
+    def off(*values, bar=0.0):
+        found = np.array(values, dtype=float)
+        return measures.off_scale(found, found - bar, found + bar).tolist()
+
+    assert off(1, 2, 3, 4, 44) == [False] * 4 + [True]  # the median and 20 times the range of 1, 2, 3 make 43
+    assert not any(off(1, 2, 3, 4, 42))
+    assert not any(off(1, 2, 3, 4, 44, bar=0.5))  # with their bars they range further
+    assert not any(off(1, 1, 1, 900))  # no range to measure by
+    assert not any(off(1, 2, 900))  # too few to call one the odd one
 
 
 def test_wilson_is_the_score_interval():

@@ -61,18 +61,17 @@ def gaps(run: Run) -> Figure | None:
     )
 
 
-def _scale(rows: dict[str, tuple[Sequence[Any], Any]], factor: float = 4) -> tuple[tuple[float, float] | None, str]:
+def _scale(rows: dict[str, tuple[Sequence[Any], Any]]) -> tuple[tuple[float, float] | None, str]:
     """A scale on which rows can be told apart though some are far off, and a note that names those. Of each row: all
     that is to be seen of it, and the number it is judged by. None: nothing is off, the scale is that of all."""
-    names = list(rows)
-    off = measures.off_scale(np.array([judged for _, judged in rows.values()]), factor)
+    judged, low, high = np.array([(value, min(seen), max(seen)) for seen, value in rows.values()]).T
+    off = measures.off_scale(judged, low, high)
     if not off.any():
         return None, ""
-    seen = np.concatenate([np.asarray(rows[name][0], dtype=float) for name, far in zip(names, off) if not far])
-    low, high = float(seen.min()), float(seen.max())
-    room = 0.06 * (high - low)
-    far = listed([name for name, is_far in zip(names, off) if is_far])
-    return (low - room if low else low, high + room), f"Far off, beyond the scale: {far}."
+    least, most = float(low[~off].min()), float(high[~off].max())
+    room = 0.06 * (most - least)
+    far = listed([name for name, is_far in zip(rows, off) if is_far])
+    return (least - room if least else 0.0, most + room), f"Far off, beyond the scale: {far}."
 
 
 def cost(run: Run) -> Figure | None:
@@ -152,7 +151,7 @@ def size(run: Run) -> Figure | None:
     )
 
 
-FEW = 5  # examples in a bin, below which its accuracy means nothing
+FEW = 10  # examples in a bin, below which its accuracy means nothing
 
 
 def reliability(run: Run) -> Figure | None:
@@ -313,7 +312,7 @@ def split(run: Run) -> Figure | None:
         ]
         return Panel(axis, Axis("", words=names), pile)
 
-    span, note = _scale({n: ([0.0, v], v) for n, v in zip(names, whole[:, 0].tolist())}, 20)
+    span, note = _scale({n: ([0.0, v], v) for n, v in zip(names, whole[:, 0].tolist())})
     shares = table / np.where(whole > 0, whole, 1.0)
     return Figure(
         "split",

@@ -12,6 +12,7 @@ BINS = 15  # of confidence, as the records' ECE
 LEVEL = 0.95  # of every interval in the report, if it is not said otherwise
 RESAMPLES = 2000
 LARGE = 50_000
+FAR = 20
 
 
 class Difference(NamedTuple):
@@ -117,14 +118,18 @@ def histogram(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.histogram(values, edges)[0] / max(len(values), 1)
 
 
-def off_scale(values: np.ndarray, factor: float) -> np.ndarray:
-    """Which of the values, of a kind where lower is better, are so far above the others that a common scale would show
-    nothing else: further than `factor` times the distance from the least to the median, above the median."""
+def off_scale(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Which rows are so far above the others that a common scale would show nothing else.
+
+    Of each row: the value it is judged by, and the least and greatest of what is to be seen of it. The better half of
+    rows spans some range; a row is off where its value is more than `FAR` such ranges above the median."""
     values = np.asarray(values, dtype=np.float64)
-    middle, least = np.median(values), values.min()
-    if len(values) < 4 or middle <= least:
+    middle = np.median(values)
+    better = values <= middle
+    span = np.max(np.asarray(high)[better]) - np.min(np.asarray(low)[better])
+    if len(values) < 4 or span <= 0:
         return np.zeros(len(values), dtype=bool)
-    return values > middle + factor * (middle - least)
+    return values > middle + FAR * span
 
 
 def front(cost: np.ndarray, loss: np.ndarray) -> list[int]:

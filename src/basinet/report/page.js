@@ -129,7 +129,7 @@
     const axis = (from, most) => {
       const made = { title: { text: plain(from.label), standoff: 8 }, gridcolor: line, linecolor: line, zerolinecolor: line,
         tickcolor: line, automargin: true, fixedrange: small.matches, type: from.log ? "log" : "linear" };
-      if (from.percent) made.tickformat = ".0%";
+      if (from.percent) made.tickformat = ".1~%";
       if (from.whole) Object.assign(made, { tickformat: ",d" }, most <= 12 ? { dtick: 1 } : {});
       if (from.span) made.range = from.span;
       if (from.log) Object.assign(made, { tickmode: "array", minor: { showgrid: false } }, logTicks(panel.series.flatMap((s) => s.x)));

@@ -36,9 +36,11 @@ def make_page(run: Run) -> str:
     parts = [
         *_head(title),
         '<body><a class="skip" href="#summary">To the summary</a>',
-        f'<header class="top"><div><h1>{escape(title)}</h1><p class="facts">{escape(_facts(run))}</p>',
+        f'<header class="top"><div><h1>{escape(title)}</h1>',
+        '<button type="button" class="theme" id="theme">Dark page</button></div>',
+        f'<p class="facts">{escape(_facts(run))}</p>',
         f'<p class="facts">{escape(str(run.info["description"]))}</p>' if run.info.get("description") else "",
-        '</div><button type="button" class="theme" id="theme">Dark page</button></header>',
+        "</header>",
         f"{_contents(drawn, shown)}<main>",
         *_notices(run),
         *_summary(run),

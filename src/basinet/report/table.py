@@ -88,5 +88,5 @@ def _cell(column: Column, row: Row, best: float) -> Cell:
     text = format(value, column.style) if column.style else number(value)
     error = row.error(column.key)
     if math.isfinite(error) and column.key not in ("steps", "draws", "epistemic"):
-        text += f" ± {error:.1%}" if "%" in column.style else f" ± {error:.2g}"
+        text += f" ± {error:{column.style}}" if "%" in column.style else f" ± {error:.2g}"
     return Cell(value, text, value == best)
