@@ -104,7 +104,8 @@ def test_the_front_is_labelled(tmp_path):
 def test_diagnostics_know_what_curves_are_functions_of(tmp_path):
     views = {v.name: v for v in made(make_run(tmp_path), "diagnostics").views}
     [pep] = views["PEP"].panels
-    assert pep.x.label.startswith("size of the noise") and pep.series[0].x == [0.0, 0.01, 0.02, 0.05]
+    assert pep.x.label.startswith("size of the noise") and pep.x.log and pep.series[0].x == [0.01, 0.02, 0.05]
+    assert pep.series[1].name == "without noise" and pep.series[1].y == pytest.approx([-0.0004, -0.0004])
     assert "0.02" in views["PEP"].note
     assert (
         views["Laplace"].panels == []

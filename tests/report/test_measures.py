@@ -12,32 +12,45 @@ from basinet.report import measures
 
 def test_paired_differences_are_those_of_the_metric():
     rng = np.random.default_rng(0)
-    gaps = rng.normal(0.1, 1.0, (300, 3))
+    gaps = rng.normal(0.1, 1.0, (1, 300, 3))
     for j, found in enumerate(measures.paired_differences(gaps)):
-        oracle = metrics.bootstrap_difference(torch.tensor(gaps[:, j]), torch.zeros(300, dtype=torch.float64))
+        oracle = metrics.bootstrap_difference(torch.tensor(gaps[0, :, j]), torch.zeros(300, dtype=torch.float64))
         assert found.mean == pytest.approx(float(oracle.difference), abs=1e-12)
         # two sets of 2,000 resamples: a bound has standard error sqrt(p(1-p)/2000)/density = 0.06 of the mean's own
-        tolerance = 5 * math.sqrt(2) * 0.06 * gaps[:, j].std() / math.sqrt(300)
+        tolerance = 5 * math.sqrt(2) * 0.06 * gaps[..., j].std() / math.sqrt(300)
         assert found.low == pytest.approx(float(oracle.low), abs=tolerance)
         assert found.high == pytest.approx(float(oracle.high), abs=tolerance)
 
 
+@pytest.mark.parametrize("n", [400, measures.LARGE + 1])
+def test_seeds_widen_the_interval_by_their_variance(n):
+    rng = np.random.default_rng(1)
+    shift = rng.normal(0, 0.3, 8)
+    gaps = 0.2 + shift[:, None, None] + rng.normal(0, 1.0, (1, n, 1)) + np.zeros((8, n, 1))
+    [found] = measures.paired_differences(gaps)
+    sd = math.sqrt(shift.var() / 8 + gaps[0].var() / n)
+    # a normal is nearly right for 8 seeds; bounds have standard error 0.06 sd
+    assert (found.high - found.low) / (2 * 1.96 * sd) == pytest.approx(1, abs=0.15)
+    alone = measures.paired_differences(gaps[:1])[0]
+    assert alone.high - alone.low < 0.8 * (found.high - found.low)
+
+
 def test_an_interval_is_the_same_alone_and_among_others():
-    gaps = np.random.default_rng(1).normal(size=(50, 4))
-    assert measures.paired_differences(gaps)[2] == pytest.approx(measures.paired_differences(gaps[:, 2:3])[0])
+    gaps = np.random.default_rng(1).normal(size=(2, 50, 4))
+    assert measures.paired_differences(gaps)[2] == pytest.approx(measures.paired_differences(gaps[..., 2:3])[0])
 
 
 def test_many_examples_have_a_normal_interval():
-    gaps = np.random.default_rng(2).normal(0.5, 2.0, (measures.LARGE + 1, 1))
+    gaps = np.random.default_rng(2).normal(0.5, 2.0, (1, measures.LARGE + 1, 1))
     [found] = measures.paired_differences(gaps)
     assert found.high - found.low == pytest.approx(2 * 1.96 * 2.0 / math.sqrt(measures.LARGE), rel=0.02)  # sd to 1 %
     assert found.real and found.low < found.mean < found.high
 
 
 def test_infinite_losses_have_no_interval_and_do_not_spoil_the_others():
-    gaps = np.random.default_rng(3).normal(size=(40, 2))
-    alone = measures.paired_differences(gaps[:, :1])[0]
-    gaps[5, 1] = math.inf
+    gaps = np.random.default_rng(3).normal(size=(1, 40, 2))
+    alone = measures.paired_differences(gaps[..., :1])[0]
+    gaps[0, 5, 1] = math.inf
     found = measures.paired_differences(gaps)
     assert found[0] == pytest.approx(alone)
     assert math.isnan(found[1].low) and not found[1].real

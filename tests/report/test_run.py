@@ -36,13 +36,33 @@ def test_differences_are_means_of_paired_log_likelihoods(tmp_path):
         assert d.low < d.mean < d.high
 
 
-def test_a_row_of_other_seeds_is_not_paired(tmp_path):
+def test_rows_are_paired_by_the_seeds_that_both_have(tmp_path):
     make_run(tmp_path, seeds=2)
     kept = [r for r in lines(tmp_path) if not (r["method"] == "MAP" and r["seed"] == 1)]
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in kept))
     run = read_run(tmp_path)
-    assert "MAP" in {row.name for row in run.rows} and "MAP" not in run.differences
-    assert run.missing == ["MAP"]
+    best, other = run.rows[0], next(row for row in run.rows if row.name == "MAP")
+    assert best.seeds == [0, 1] and other.seeds == [0] and run.missing == ["MAP"]
+    expected = (best.arrays[0]["log_prob"].astype(float) - other.arrays[0]["log_prob"]).mean()
+    assert run.differences["MAP"].mean == pytest.approx(expected, abs=1e-7)
+
+
+def test_a_row_of_other_examples_is_not_paired(tmp_path):
+    make_run(tmp_path)
+    path = tmp_path / "arrays" / "MAP-0.npz"
+    np.savez(path, **{name: a[:-1] for name, a in np.load(path).items()})
+    run = read_run(tmp_path)
+    assert "MAP" not in run.differences and len(run.differences) == len(METHODS) - 2
+
+
+def test_of_equal_rows_the_cheaper_is_first(tmp_path):
+    make_run(tmp_path)
+    changed = lines(tmp_path)
+    for r in changed:
+        r["scores"]["nll"] = 0.5
+        r["fit_seconds"] = 1.0 if r["method"] == "PEP" else 2.0
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in changed))
+    assert read_run(tmp_path).rows[0].name == "PEP"
 
 
 def test_of_a_row_that_was_run_again_the_last_counts(tmp_path):

@@ -61,6 +61,12 @@ def test_the_cheapest_is_among_those_that_cannot_be_told_apart(tmp_path):
     assert all(r.name not in said for r in run.rows if r not in tied)
 
 
+def test_what_is_cheap_and_worse_is_not_recommended(tmp_path):
+    said = answers(make_run(tmp_path, labels={"MAP": (1, 4.0, 3.0), "deep ensemble": (5, 0.1, 1.0)}))
+    assert said["What is the cheapest that does as well?"].startswith("No row that does as well as deep ensemble")
+    assert "MAP" not in said["What is the cheapest that does as well?"]
+
+
 def test_trust_speaks_of_calibration(tmp_path):
     def said(name, sharp):
         return answers(make_run(tmp_path / name, labels={"MAP": (1, 0.3, sharp)}))["How far can it be trusted?"]
@@ -123,6 +129,8 @@ def test_the_table_marks_the_best_and_leaves_out_what_nobody_has(tmp_path):
     assert "brier" in keys and "rmse" not in keys and "auroc" not in keys  # no row has an AUROC here
     marked = [(row.name, c.key) for row, cells in rows for c, cell in zip(columns, cells) if cell.best]
     assert (run.rows[0].name, "nll") in marked and sum(key == "nll" for _, key in marked) == 1
+    accurate = max(run.rows, key=lambda row: row.value("accuracy"))
+    assert (accurate.name, "accuracy") in marked  # the highest, where higher is better
     assert not any(key == "ece" for _, key in marked)  # all rows are equal in it
     for row, cells in rows:
         assert cells[keys.index("nll")].value == row.value("nll")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .figure import Axis, Figure, Panel, Series, View
@@ -10,10 +11,10 @@ from .run import Row, Run
 
 MEMBERS = 5  # curves of at most so many are drawn
 KNOWN = {  # a curve's name in words
-    "loss": "loss (mean over an epoch)",
+    "loss": "training loss",
     "val_nll": "NLL of validation data",
-    "ensemble": "log likelihood of the average of perturbed networks",
-    "mean": "mean log likelihood of a perturbed network",
+    "ensemble": "log likelihood, networks averaged",
+    "mean": "log likelihood, one network",
     "tried_nll": "NLL of validation data",
     "log_evidence": "log evidence",
     "prior_factor": "factors of the prior's precision",
@@ -21,7 +22,7 @@ KNOWN = {  # a curve's name in words
 }
 ABSCISSAE = {  # what other curves are functions of: its words, whether it is shown on a logarithmic scale
     "step": ("training step", False),
-    "sigma": ("size of the noise, σ", False),
+    "sigma": ("size of the noise, σ", True),
     "tried_factor": ("factor of the prior's precision", True),
 }
 FEW = 8  # numbers that are functions of nothing known are words, if they are so few; else a curve
@@ -35,8 +36,8 @@ def diagnostics(run: Run) -> Figure | None:
         "diagnostics",
         "Each method's own diagnostics",
         "What a method measured about itself while it was fitted: losses, PEP's search for its noise, evidence.",
-        f"A line a member (the first {MEMBERS}). A loss that still falls at its end: train longer. PEP: the highest "
-        "point of the log likelihood over σ is the noise it uses; a maximum at σ = 0 says that noise does not help.",
+        f"A line a member (the first {MEMBERS}). A loss that still falls at its end: train longer. PEP: the "
+        "highest point over σ is the noise it uses; where none is above the dashed line, noise does not help.",
         views,
         "row",
     )
@@ -59,12 +60,27 @@ def _view(row: Row) -> View | None:
         series = []
         for k, member in enumerate(members[:MEMBERS]):
             x = curves[along][k] if along else list(range(1, len(member) + 1))
-            series.append(Series("line", x, member, f"member {k}", tone=f"member{k}"))
+            series += _line(x, member, k, alone=len(members) == 1) if along == "sigma" else [_series(x, member, k)]
         label, log = ABSCISSAE.get(along or "", ("number", False))
         panels.append(Panel(Axis(label, log=log), Axis(_words(name)), series))
     if not panels and not facts:
         return None
     return View(row.name, panels, " ".join(f[:1].upper() + f[1:] for f in facts))
+
+
+def _series(x: Sequence[float], y: Sequence[float], k: int) -> Series:
+    return Series("line", x, y, f"member {k}", tone=f"member{k}")
+
+
+def _line(sigma: Sequence[float], y: Sequence[float], k: int, alone: bool) -> list[Series]:
+    """A curve over sizes of noise that a logarithmic axis can show; what no noise gives is a line across."""
+    some = [(s, v) for s, v in zip(sigma, y) if s > 0]
+    x = [s for s, _ in some]
+    curve = _series(x, [v for _, v in some], k)
+    none = [v for s, v in zip(sigma, y) if s == 0]
+    if not (alone and none and x):
+        return [curve]
+    return [curve, Series("line", [min(x), max(x)], [none[0]] * 2, "without noise", tone="reference")]
 
 
 def _members(value: Any) -> list[list[float]]:

@@ -54,9 +54,9 @@ def gaps(run: Run) -> Figure | None:
         "differences",
         "Is the difference real?",
         f"How much worse than {best} each row predicts the same {run.n_test:,} test examples.",
-        "A dot is the mean difference in NLL, the bar its 95 % interval (paired bootstrap over test examples). A bar "
-        "that crosses the dashed line: these examples cannot tell the two apart. The best row was picked on the same "
-        "examples, which flatters it a little.",
+        "A dot is the mean difference in NLL, the bar its 95 % interval (paired bootstrap over test examples and, "
+        "where there are several, seeds). A bar that crosses the dashed line: these examples cannot tell them apart. "
+        "The best row was picked on the same examples, which flatters it a little.",
         [View("", [panel], note)],
     )
 
@@ -84,7 +84,8 @@ def cost(run: Run) -> Figure | None:
             continue
         x, y = np.array([r.value(key) for r in rows]), np.array([r.value("nll") for r in rows])
         on = measures.front(x, y)
-        series = [Series("steps", x[on].tolist(), y[on].tolist(), "Pareto front", tone="reference")]
+        line = [*x[on].tolist(), x.max()], [*y[on].tolist(), y.min()]
+        series = [Series("steps", *line, "Pareto front", tone="reference")]
         series += [
             Series(
                 "points",

@@ -29,37 +29,47 @@ class Difference(NamedTuple):
 
 
 def paired_differences(gaps: np.ndarray, seed: int = 0) -> list[Difference]:
-    """Percentile bootstrap intervals of the means of `gaps` (B examples, R comparisons): examples are drawn with
-    replacement, the same ones for all comparisons. Of more than `LARGE` examples the mean is normal to all digits that
-    count, and its interval that of a normal. A comparison with values that are not finite has no interval."""
+    """Percentile bootstrap intervals of the means of `gaps` (S seeds, B examples, R comparisons).
+
+    A resample draws S seeds and B examples with replacement, the same ones for all comparisons: the interval is for new
+    trainings and new examples, and for one seed for new examples with the networks as they are. Of more than `LARGE`
+    examples the mean is close to normal, and so is its interval. Values that are not finite have none."""
     gaps = np.asarray(gaps, dtype=np.float64)
-    n = len(gaps)
-    finite = np.isfinite(gaps).all(0)
+    finite = np.isfinite(gaps).all((0, 1))
     usable = np.where(finite, gaps, 0.0)
-    if n > LARGE:
-        half = 1.96 * usable.std(0) / math.sqrt(n)
-        low, high = usable.mean(0) - half, usable.mean(0) + half
+    if gaps.shape[1] > LARGE:
+        of_seeds, of_examples = (usable.mean(axis).var(0) / usable.shape[1 - axis] for axis in (1, 0))
+        half = 1.96 * np.sqrt(of_seeds + of_examples)
+        low, high = usable.mean((0, 1)) - half, usable.mean((0, 1)) + half
     else:
         low, high = np.quantile(_resampled(usable, seed), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     nan = math.nan
     return [
-        Difference(float(gaps[:, j].mean()), float(low[j]), float(high[j])) if finite[j] else Difference(nan, nan, nan)
-        for j in range(gaps.shape[1])
+        Difference(float(gaps[..., j].mean()), float(low[j]), float(high[j]))
+        if finite[j]
+        else Difference(nan, nan, nan)
+        for j in range(gaps.shape[2])
     ]
 
 
-def _resampled(values: np.ndarray, seed: int) -> np.ndarray:
+def _resampled(gaps: np.ndarray, seed: int) -> np.ndarray:
     """Means of resamples (RESAMPLES, R)."""
-    n = len(values)
+    seeds, n, _ = gaps.shape
     rng = np.random.default_rng(seed)
     means = []
     chunk = max(1, _NUMBERS // n)
     for start in range(0, RESAMPLES, chunk):
         size = min(chunk, RESAMPLES - start)
-        drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-        counts = np.bincount(drawn.reshape(-1), minlength=size * n).reshape(size, n)
-        means.append(counts @ values / n)
+        share = _counts(rng, size, n) / n  # (size, B)
+        weight = _counts(rng, size, seeds) / seeds  # (size, S)
+        means.append(sum(weight[:, s, None] * (share @ gaps[s]) for s in range(seeds)))
     return np.concatenate(means)
+
+
+def _counts(rng: np.random.Generator, size: int, n: int) -> np.ndarray:
+    """How often each of n was drawn in n draws with replacement, in `size` resamples."""
+    drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+    return np.bincount(drawn.reshape(-1), minlength=size * n).reshape(size, n)
 
 
 def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:

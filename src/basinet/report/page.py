@@ -133,7 +133,8 @@ examples. ★: the best of its column.{error}</p>
         for cell in cells:
             value = repr(cell.value) if math.isfinite(cell.value) else ""
             best = ' class="best"' if cell.best else ""
-            yield f'<td data-value="{value}"{best}>{escape(cell.text)}</td>'
+            error = f" <small>± {escape(cell.error)}</small>" if cell.error else ""
+            yield f'<td data-value="{value}"{best}>{escape(cell.text)}{error}</td>'
         yield "</tr>"
     yield '</tbody></table></div><details><summary>What the columns are</summary><dl class="pairs">'
     yield "".join(f"<dt>{escape(title)}</dt><dd>{escape(tip)}</dd>" for title, tip, _ in heads)

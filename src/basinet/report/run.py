@@ -63,6 +63,10 @@ class Row:
         """The arrays of the seeds that have all of these."""
         return [a for a in self.arrays if all(n in a for n in names)]
 
+    def by_seed(self, name: str) -> dict[int, np.ndarray]:
+        """One array of each seed that has it."""
+        return {s: a[name] for s, a in zip(self.seeds, self.arrays) if name in a}
+
     def joined(self, name: str) -> np.ndarray | None:
         """One array of all seeds, one after another; None where none has it."""
         found = [a[name] for a in self.have(name)]
@@ -122,24 +126,22 @@ class Run:
 
     @cached_property
     def differences(self) -> dict[str, Difference]:
-        """By how much the NLL of other rows is above the best one's, paired by test example, as the mean over seeds.
-        Rows without predictions for the same examples and seeds are left out."""
-        best = self.rows[0]
-        shapes = [a["log_prob"].shape for a in best.have("log_prob")]
-        rows = [
-            row
-            for row in self.rows[1:]
-            if row.seeds == best.seeds and [a["log_prob"].shape for a in row.have("log_prob")] == shapes
-        ]
-        if not rows or len(shapes) < len(best.seeds) or len(set(shapes)) > 1:
-            return {}
-
-        def nll(row: Row) -> np.ndarray:
-            return -np.mean([a["log_prob"].astype(np.float64) for a in row.arrays], axis=0)
-
+        """By how much the NLL of other rows is above the best one's, paired by test example and by the seeds that both
+        have. Rows without predictions for the same examples are left out."""
+        best = self.rows[0].by_seed("log_prob")
+        alike: dict[tuple[int, ...], list[tuple[Row, dict[int, np.ndarray]]]] = {}  # rows that share the same seeds
+        for row in self.rows[1:]:
+            own = row.by_seed("log_prob")
+            common = tuple(s for s in own if s in best and own[s].shape == best[s].shape)
+            if common and len({own[s].shape for s in common}) == 1:
+                alike.setdefault(common, []).append((row, own))
+        found: dict[str, Difference] = {}
         with np.errstate(invalid="ignore"):  # infinite less infinite
-            gaps = np.stack([nll(row) - nll(best) for row in rows], axis=1)
-        return dict(zip((row.name for row in rows), paired_differences(gaps)))
+            for seeds, rows in alike.items():
+                gaps = [[best[s].astype(np.float64) - own[s] for s in seeds] for _, own in rows]  # (R, S, B)
+                made = paired_differences(np.moveaxis(np.array(gaps), 0, -1))
+                found |= {row.name: d for (row, _), d in zip(rows, made)}
+        return {row.name: found[row.name] for row in self.rows if row.name in found}
 
     def class_name(self, number: int) -> str:
         names = self.info.get("classes") or []
@@ -167,9 +169,15 @@ def read_run(folder: Path) -> Run:
     if not records:
         raise FileError(folder / "records.jsonl", "it has no rows yet: wait until `basinet compare` has finished one")
     rows = _rows(folder, _of_one_data_set(records, info, notices), notices)
-    rows.sort(key=lambda row: (math.isnan(row.value("nll")), row.value("nll")))
+    rows.sort(key=_rank)
     test = _read_arrays(folder / "test.npz", notices) if info else {}
     return Run(folder, info, rows, test, notices)
+
+
+def _rank(row: Row) -> tuple[float, float]:
+    """By NLL, of equal ones (but for rounding) the cheaper first, those without one last."""
+    nll, seconds = row.value("nll"), row.value("fit_seconds")
+    return math.inf if math.isnan(nll) else round(nll, 6), 0.0 if math.isnan(seconds) else seconds
 
 
 def _read_info(path: Path, notices: list[str]) -> dict[str, Any]:

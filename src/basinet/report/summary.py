@@ -67,12 +67,12 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
     elif d.real:
         said = (
             f"Yes, on these {run.n_test:,} examples: {second} is worse by {number(d.mean)}, 95 % interval "
-            f"{number(d.low)} to {number(d.high)} (paired bootstrap over test examples)."
+            f"{number(d.low)} to {number(d.high)} (paired bootstrap over {_over(best)})."
         )
     else:
         said = (
             f"Not between the first two: {second} is behind by {number(d.mean)}, and the 95 % interval from "
-            f"{number(d.low)} to {number(d.high)} includes zero (paired bootstrap over {run.n_test:,} test examples)."
+            f"{number(d.low)} to {number(d.high)} includes zero (paired bootstrap over {_over(best)})."
         )
     tied = [name for name, other in told.items() if not other.real and math.isfinite(other.low)]
     worse = [name for name, other in told.items() if other.real and other.mean > 0]
@@ -85,10 +85,12 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
         if len(first) == len(other) == len(best.seeds):
             wins = sum(a < b for a, b in zip(first, other))
             said += f" In {wins} of {len(first)} seeds {best.name} is ahead of {run.rows[1].name}."
-    return said + (
-        " Intervals are for new examples with the networks as they are; the best row was picked on the same examples, "
-        "which flatters it a little."
-    )
+    new = "new trainings and new examples" if len(best.seeds) > 1 else "new examples with the networks as they are"
+    return said + f" Intervals are for {new}; the best row was picked on the same examples, which flatters it a little."
+
+
+def _over(best: Row) -> str:
+    return "test examples and seeds" if len(best.seeds) > 1 else "test examples"
 
 
 def _cheapest(run: Run, told: dict[str, Difference]) -> str:

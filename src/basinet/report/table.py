@@ -22,6 +22,7 @@ class Column(NamedTuple):
 class Cell(NamedTuple):
     value: float  # what it is sorted by; NaN: nothing
     text: str
+    error: str  # one standard error over seeds; empty for a single seed
     best: bool
 
 
@@ -84,9 +85,9 @@ def _best(column: Column, rows: list[Row]) -> float:
 def _cell(column: Column, row: Row, best: float) -> Cell:
     value = column.value(row)
     if not math.isfinite(value):
-        return Cell(math.nan, "-", False)
+        return Cell(math.nan, "-", "", False)
     text = format(value, column.style) if column.style else number(value)
     error = row.error(column.key)
-    if math.isfinite(error) and column.key not in ("steps", "draws", "epistemic"):
-        text += f" ± {error:{column.style}}" if "%" in column.style else f" ± {error:.2g}"
-    return Cell(value, text, value == best)
+    if math.isnan(error) or column.key in ("steps", "draws", "epistemic"):
+        return Cell(value, text, "", value == best)
+    return Cell(value, text, f"{error:{column.style}}" if "%" in column.style else f"{error:.1g}", value == best)
