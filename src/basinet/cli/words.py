@@ -65,18 +65,6 @@ Samples = Annotated[
 FOLDER = Annotated[Path, typer.Argument(help="The folder that `basinet fit` wrote.")]
 
 
-def target_name(file: Path, target: str | None) -> str:
-    """The target's name; without one, an error that says which columns there are."""
-    from ..data import read_table
-    from ..data.values import listed
-
-    if target is None:
-        raise ValueError(
-            f"{file}: expected --target with the column to predict, one of {listed(read_table(file).columns)}"
-        )
-    return target
-
-
 def make_rules(
     kind: str | None,
     missing: str,

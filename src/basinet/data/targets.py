@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ _POWERS = {  # of the target's unit, in a score; the others have none
 class Target(Saved, kind="target"):
     """The target column. `name` is that of the file."""
 
+    what: ClassVar[Literal["classes", "labels", "real"]]
     name: str
 
     @property
@@ -51,6 +52,8 @@ class Target(Saved, kind="target"):
 @dataclass(frozen=True, kw_only=True)
 class Classes(Target):
     """A target that is one of several names."""
+
+    what: ClassVar[Literal["classes", "labels", "real"]] = "classes"
 
     name: str
     values: tuple[str, ...]  # class k is values[k]
@@ -93,6 +96,8 @@ class Real(Target):
     variances by sd^2, and since p(y) = p(z) / sd, the negative log likelihood grows by log sd.
     """
 
+    what: ClassVar[Literal["classes", "labels", "real"]] = "real"
+
     name: str
     mean: float  # of the training rows
     sd: float  # of the training rows, divisor N; 1 where they are all equal
@@ -126,12 +131,17 @@ class Real(Target):
         }
 
     def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
-        found = {name: value * self.sd ** _POWERS.get(name, 0) for name, value in scores.items()}
-        return found | {"nll": scores["nll"] + math.log(self.sd)}
+        return scores_in_units(scores, self.sd)
 
     def back(self, z: Tensor) -> np.ndarray:
         """(N,) standardised values in units of the target."""
         return self.mean + self.sd * _column(z)
+
+
+def scores_in_units(scores: Mapping[str, float], sd: float) -> dict[str, float]:
+    """Scores of targets that were divided by `sd`, in units of the target; the NLL by + log sd."""
+    found = {name: value * sd ** _POWERS.get(name, 0) for name, value in scores.items()}
+    return found | {"nll": scores["nll"] + math.log(sd)}
 
 
 def refuse_missing_targets(values: Values, label: str) -> None:
