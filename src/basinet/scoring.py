@@ -19,6 +19,7 @@ from .predict import ClassPredictive, CountPredictive, LabelPredictive, NumberPr
 from .problem.likelihoods import ClassLikelihood, Likelihood
 
 BUDGET = 512 * 2**20  # bytes that outputs and what is computed from them may take while streaming
+BLOCK = 2**22  # probabilities that are put into bins at once
 BINS = 15  # of confidence
 LEVEL = 0.9  # of the interval whose coverage is reported
 
@@ -207,11 +208,15 @@ def _residuals(probs: Tensor, targets: Tensor, label: Tensor, labels: int, bins:
     """Sums of p(c) - 1[c = y] over the rows whose p(c) lies in a bin, (labels, bins, classes): what the classwise
     calibration error is made of."""
     classes = probs.shape[-1]
-    gap = probs.double().scatter_add(1, targets[:, None], -torch.ones_like(probs[:, :1]).double())
-    place = label[:, None] * bins + metrics.binning.by_width(probs, bins)  # (rows, classes)
-    index = place * classes + torch.arange(classes, device=probs.device)
     sums = torch.zeros(labels * bins * classes, dtype=torch.float64, device=probs.device)
-    return sums.scatter_add(0, index.reshape(-1), gap.reshape(-1)).reshape(labels, bins, classes)
+    step = max(1, BLOCK // classes)
+    for p, y, k in zip(probs.split(step), targets.split(step), label.split(step)):
+        gap = p.double()
+        gap[torch.arange(len(y), device=y.device), y] -= 1
+        place = k[:, None] * bins + metrics.binning.by_width(p, bins)  # (rows, classes)
+        index = place * classes + torch.arange(classes, device=p.device)
+        sums.scatter_add_(0, index.reshape(-1), gap.reshape(-1))
+    return sums.reshape(labels, bins, classes)
 
 
 def _over_labels(confidence: Tensor, right: Tensor, label: Tensor, bins: int, spacing: metrics.Spacing) -> Tensor:

@@ -159,6 +159,7 @@ def fit(
     """
     from ..compare.api import target_name
     from ..data import fit_table, read_table
+    from ..data.tables import named
     from ..fit import fit as fit_members
     from ..fitted import Fitted, checksum, problem_for
     from ..scoring import score
@@ -167,17 +168,16 @@ def fit(
     with clear_errors(f"members that were done are in {where / 'pool'}; the same command goes on from there"):
         recipe, engine = make_recipe(method, setting or ()), make_engine(device)
         goal, rules = target_name(file, target), make_rules(kind, missing, unseen, keep, drop, category)
-        table = read_table(file, [goal])
+        table = read_table(file, named(goal))
         share = max(val, 1 / table.n)  # one row at least
         fractions = (1 - share, share) if val else (1.0,)
         encoder, parts = fit_table(table, goal, rules, fractions, seed=seed, say=warn)
         names = encoder.class_names
         make = None if model is None else user_network(model)
         problem = problem_for(len(encoder.features), encoder.target.outputs, encoder.target.what, make)
-        what = "a number" if names is None else f"{len(names):,} classes"
         sizes = f"{parts[0].n:,} training, {parts[1].n if val else 0:,} validation rows"
         told = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs; {sizes}; seed {seed}"
-        out.print(f"{table.name}: {goal} ({what}) from {told}", **PLAIN)
+        out.print(f"{table.name}: {goal} ({encoder.target.told}) from {told}", **PLAIN)
         posterior = fit_members(
             recipe,
             problem,
@@ -261,7 +261,7 @@ def evaluate(
     with clear_errors():
         fitted = Fitted.load(folder, None if model is None else user_network(model), make_engine(device).place)
         encoder, posterior = fitted.encoder, fitted.posterior
-        table = read_table(file, [encoder.target.name])
+        table = read_table(file, encoder.target.sources)
         tell_strangers(encoder.strangers(table))
         digest = checksum(file)
         if digest == fitted.checksum:

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from ..engine import Method
     from ..fitted import Maker
 
-Target = Annotated[str | None, typer.Option(help="The column to predict.")]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        help="The column to predict; or several columns of labels that are there or not, 0 or 1, as rain,wind, or an "
+        "array of them in an npz file."
+    ),
+]
 Kind = Annotated[
     str | None,
     typer.Option(
-        help="classes or real: what the target is. Default: text, true/false and up to 20 different whole numbers are "
-        "classes, other numbers are real."
+        help="classes, labels or real: what the target is. Default: several columns are labels; text, true/false and "
+        "up to 20 different whole numbers are classes, other numbers are real."
     ),
 ]
 Missing = Annotated[

@@ -19,9 +19,10 @@ from ..engine.method import plan_of
 from ..pool import decode, describe, encode
 from .rows import Row, base_of, plan_steps, steps_of
 
-TRIAL = 0.03  # of the seconds of a budget, that the last trial of a row takes at least
-DOUBLINGS = 12  # of the steps of trials at most
-LEAST = 0.2  # seconds of a trial below which clocks and first calls matter too much
+TRIAL = 0.03  # of the seconds of a budget, by which the longest trial of a row is longer than the shortest
+LONGEST = 0.3  # of the seconds of a budget, that a trial takes at most before trials end
+LEAST = 0.2  # seconds below which differences of trials are those of the clock
+DOUBLINGS = 14  # of the steps of trials
 
 
 class Budget(NamedTuple):
@@ -93,19 +94,21 @@ def _spent(budget: Budget, row: Row, n: int, seconds: Callable[[Row], float]) ->
         return scaled(row, budget.amount, n)
     if row.recipe is None or not plan_steps(row, n):
         return row
-    steps, last, done = 1.0, (0.0, 0.0), (0.0, 0.0)  # (steps, seconds) of the last two trials
     seconds(scaled(row, 1, n))  # first calls are slow
+    trials: list[tuple[int, float]] = []  # steps and seconds
+    steps, enough = 1, max(LEAST, TRIAL * budget.amount)
     for _ in range(DOUBLINGS):
         trial = scaled(row, steps, n)
         total = trial.members * plan_steps(trial, n)
-        if total > done[0]:
-            last, done = done, (total, seconds(trial))
-            if done[1] >= max(LEAST, TRIAL * budget.amount):
+        if not trials or total > trials[-1][0]:
+            trials.append((total, seconds(trial)))
+            if trials[-1][1] - trials[0][1] >= enough or trials[-1][1] >= LONGEST * budget.amount:
                 break
         steps = 2 * max(steps, total)
-    slope = (done[1] - last[1]) / (done[0] - last[0]) if last[0] else 0.0
-    rate = max(slope, 0.5 * done[1] / done[0])  # seconds a step; two noisy numbers never say that steps are free
-    ahead = max(0.0, done[1] - rate * done[0])  # what comes on top, such as a post-hoc method's own work
+    (first, least), (last, most) = trials[0], trials[-1]
+    slope = (most - least) / (last - first) if last > first else 0.0
+    rate = max(slope, 0.1 * most / last)  # seconds a step; two noisy numbers never say that steps are free
+    ahead = max(0.0, most - rate * last)  # what comes on top, such as a post-hoc method's own work
     return scaled(row, max(1.0, (budget.amount - ahead) / rate), n)
 
 
@@ -121,9 +124,8 @@ def _stretched(recipe: Method, steps: int, n: int, started: bool) -> Method:
     own, base = plan_of(recipe, n).steps, None if started else base_of(recipe)
     if base is None:
         return _alone(recipe, steps, n)
-    before = steps_of(base, n)
-    part = steps * own // max(1, own + before)
-    return _alone(replace(recipe, base=_stretched(base, steps - part, n, False)), part, n)  # type: ignore[call-arg]
+    recipe = _alone(recipe, steps * own // max(1, own + steps_of(base, n)), n)
+    return _with(recipe, base=_stretched(base, steps - plan_of(recipe, n).steps, n, False))
 
 
 def _alone(recipe: Method, steps: int, n: int) -> Method:

@@ -79,7 +79,8 @@ def records_of(
     Members are kept in `out/pool`: rows that use the same networks train them once, and a run that was stopped goes on
     where it was. A row that fails is said and left out; where all fail, the first error is raised.
     """
-    Pool(out / "pool", describe_problem(setting.problem))  # of this problem, or nothing is written
+    read_run(out)  # of this version, and below of this problem, or nothing is written
+    Pool(out / "pool", describe_problem(setting.problem))
     folder = RunFolder(out, setting.about(), setting.identity(), rows, setting.seeds, say)
     write_arrays(out / "test.npz", test_arrays(setting.splits, setting.encoder))
     errors: list[Exception] = []

@@ -114,7 +114,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "real": (
         ("RMSE", lambda s: s["rmse"], ".4f"),
         ("CRPS", lambda s: s["crps"], ".4f"),
-        ("90% interval", lambda s: s["coverage_90"], ".1%"),
+        ("in 90%", lambda s: s["coverage_90"], ".1%"),
         ("epistemic", lambda s: s["epistemic"] / max(s["variance"], 1e-12), ".1%"),
     ),
 }
@@ -133,7 +133,7 @@ def table(summary: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
         values = [_short(value(r), style) for _, value, style in columns]
         costs = [_cost(r["fit_seconds"], r["front_fit"]), _cost(r["predict_seconds"], r["front_predict"])]
         rows.append([r["method"], str(r["members"]), nll, _interval(r), *values, *costs])
-    return [*heads, "fit s", "predict s"], rows
+    return [*heads, "fit s", "predict"], rows
 
 
 def legend(summary: Sequence[dict[str, Any]]) -> str:
@@ -152,7 +152,7 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
         told = "NLL, Brier (summed over classes) and ECE (15 bins): lower is better. "
         share = "Epistemic: the share of uncertainty that is about the weights. "
     else:
-        told = "NLL, RMSE and CRPS: lower is better; 90% interval: the share of targets inside it. "
+        told = "NLL, RMSE and CRPS: lower is better; in 90%: the share of targets inside the 90% interval. "
         share = "Epistemic: the share of variance that is about the weights. "
     return told + share + pairs + costs
 
@@ -162,18 +162,22 @@ def _interval(row: dict[str, Any]) -> str:
         return "reference"
     if row["difference"] is None or math.isnan(row["difference"]):
         return "-"
-    bounds = "" if row["low"] is None else f" ({_short(row['low'], '+.3f')}, {_short(row['high'], '+.3f')})"
+    bounds = "" if row["low"] is None else f" ({_short(row['low'], '.3f')}, {_short(row['high'], '.3f')})"
     return f"{_short(row['difference'], '+.3f')}{bounds}"
 
 
 def _cost(seconds: float, front: bool) -> str:
-    return f"{seconds:.3g}" + (" •" if front else "  ")
+    return _short(seconds, ".3f") + (" •" if front else "  ")
 
 
 def _short(value: float | None, style: str) -> str:
-    """A number in its column's style; in digits that count where units make it large."""
+    """A number in its column's style, with fewer decimals where it is large."""
     if value is None or math.isnan(value):
         return "-"
-    sign = "+" if "+" in style else ""
-    shown = format(value, style if "f" not in style or abs(value) < 1e3 else f"{sign},.6g")
+    if style.endswith("f") and abs(value) >= 1:
+        sign, digits = "+" * style.startswith("+"), int(style[-2])
+        left = digits - len(str(int(abs(value)))) + (digits > 3)
+        shown = format(value, f"{sign},.{max(left, 0)}f" if abs(value) < 1e6 else f"{sign}.2g")
+    else:
+        shown = format(value, style)
     return shown.replace("0.", ".", 1) if shown.lstrip("+-").startswith("0.") else shown
