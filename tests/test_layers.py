@@ -31,7 +31,7 @@ LAYERS = (
     {"scoring"},
     {"temper"},
     {"fit"},
-    {"testing", "fitted", "checkpoints"},
+    {"testing", "fitted", "checkpoints", "cost"},
     {"compare"},
     {"studies"},
     {"report"},

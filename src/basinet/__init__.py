@@ -12,6 +12,7 @@ from . import curvature, data, families, metrics, networks, optim
 from .checkpoints import swag_of_checkpoints
 from .core.noise import Noise
 from .core.version import VERSION as __version__
+from .cost import Cost, cost
 from .data import Data, datasets
 from .engine import Engine, Event
 from .fit import fit
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAP",
+    "Cost",
     "Data",
     "Engine",
     "Event",
@@ -37,6 +39,7 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "cost",
     "curvature",
     "data",
     "datasets",
