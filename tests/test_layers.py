@@ -32,6 +32,7 @@ LAYERS = (
     {"temper"},
     {"fit"},
     {"testing", "fitted", "checkpoints", "cost"},
+    {"advice"},
     {"compare"},
     {"studies"},
     {"report"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import curvature, data, families, metrics, networks, optim
+from .advice import Advice, Budget, advise
 from .checkpoints import swag_of_checkpoints
 from .core.noise import Noise
 from .core.version import VERSION as __version__
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAP",
+    "Advice",
+    "Budget",
     "Cost",
     "Data",
     "Engine",
@@ -39,6 +42,7 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "advise",
     "cost",
     "curvature",
     "data",

@@ -53,6 +53,7 @@ class Cost:
     free_bytes: int  # that may be used: four fifths of what is free, or what the engine was given
     fit_seconds: float | None  # None: not timed, since it does not fit
     predict_seconds: float | None
+    passes: float  # forward passes that a member takes to predict an input, or work like it
     instead: Method | None = None  # where it does not fit: the structure behind it that does
     basis: str = ""  # what the seconds are based on
 
@@ -115,7 +116,7 @@ class Meter:
         check_arguments(method, self.problem, self.data, self.val, members, self.start)
         if len(expand(method)) > 1:
             raise ValueError(f"expected a plain recipe, got one with lists, {method}: ask for the cost of each")
-        stages = [self._stage(stage, members) for stage in self._chain(method)]
+        stages = [self._stage(stage, members) for stage in self.chain(method)]
         last = stages[-1]
         inputs = self._refreshed(method, last)  # that the posterior keeps
         row = nbytes(take(self._look.inputs, slice(0, 1)))
@@ -138,6 +139,7 @@ class Meter:
             free_bytes=self.free,
             fit_seconds=sum(s or 0.0 for s in seconds) if timed else None,
             predict_seconds=passes * self._pass(*last.of) if timed else None,
+            passes=demand.forwards,
             instead=None if other is None else other[0],
             basis="; ".join(stage.basis for stage in stages if stage.basis) if timed else "",
         )
@@ -149,11 +151,11 @@ class Meter:
         assert given is not None
         return some(given)
 
-    def _chain(self, method: Method) -> list[Method]:
+    def chain(self, method: Method) -> list[Method]:
         """The recipe and those that come before it, the first one first."""
         if self.start is not None or not any(f.name == "base" for f in fields(method)):
             return [method]
-        return [*self._chain(getattr(method, "base", None) or MAP()), method]
+        return [*self.chain(getattr(method, "base", None) or MAP()), method]
 
     def _stage(self, method: Method, members: int) -> _Stage:
         """One recipe of a chain, without those before it."""

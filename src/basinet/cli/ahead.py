@@ -1,7 +1,8 @@
-"""Commands that tell before anything is done: what methods cost."""
+"""Commands that tell before anything is done: what methods cost, and which to take."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,16 +81,59 @@ def cost(
         )
         shown = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
         for head in ("recipe", "fit", "", "kept", f"predict {splits.test.n:,}", "", "verdict"):
-            left = head in ("recipe", "verdict")
-            shown.add_column(head, justify="left" if left else "right", no_wrap=head != "verdict")
+            shown.add_column(head, justify="left" if head in ("recipe", "verdict") else "right", no_wrap=True)
         for name, c in found.items():
             sizes = [readable(x) for x in (c.fit_bytes, c.kept_bytes, c.predict_bytes)]
             fit, predict = (_time(x) for x in (c.fit_seconds, c.predict_seconds))
-            shown.add_row(escape(name), sizes[0], fit, sizes[1], sizes[2], predict, escape(_verdict(c)))
+            shown.add_row(escape(name), sizes[0], fit, sizes[1], sizes[2], predict, "fits" if c.fits else "refused")
         out.print(shown)
+        for name, c in found.items():
+            if not c.fits:
+                out.print(f"{name} is refused: {_other(c)}", **PLAIN)
         out.print("Estimates. Fit: the most memory at once, and time, base recipes included.", highlight=False)
         for line in dict.fromkeys(x for c in found.values() for x in c.basis.split("; ") if x and method):
             out.print(f"  {line}", **PLAIN)
+
+
+@app.command()
+def advise(
+    data: Where = "digits",
+    target: Target = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds that fitting may take here. Default: any.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps of one network that all members may take. Default: any.")
+    ] = None,
+    passes: Annotated[
+        int | None, typer.Option(help="Forward passes of the network that a prediction may take. Default: any.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="A safetensors file with weights of the network, trained before.")
+    ] = None,
+    folder: Folder = None,
+    model: Network = None,
+    kind: Kind = None,
+    missing: Missing = "refuse",
+    device: Device = None,
+) -> None:
+    """Recommend two recipes within a budget, with reasons that can be looked up and what they will cost."""
+    from ..advice import Budget
+    from ..advice import advise as two
+    from ..compare import default_problem
+    from ..networks import with_weights
+    from ..posterior import Posterior
+
+    with clear_errors():
+        engine, budget = make_engine(device), Budget(seconds, steps, passes)
+        splits = _splits(data, target, folder, kind, missing)
+        problem = default_problem(splits, None if model is None else user_network(model))
+        start = None
+        if weights is not None:
+            start = Posterior.of(with_weights(copy.deepcopy(problem.network.module), weights), problem)
+        found = two(problem, splits.train, budget, val=splits.val, start=start, engine=engine)
+        for number, advice in enumerate(found, 1):
+            out.print(f"{number}. {advice}", **PLAIN)
+            out.print()
+        out.print("The records are few: compare the two on data of your own before you rely on either.", **PLAIN)
 
 
 def _splits(data: str, target: str | None, folder: Path | None, kind: str | None, missing: str) -> Splits:
@@ -123,9 +167,10 @@ def _time(seconds: float | None) -> str:
     return f"{seconds:.2g} s"
 
 
-def _verdict(found: Cost) -> str:
+def _other(found: Cost) -> str:
+    """What to take in place of what does not fit."""
     from ..engine.room import words
 
-    if found.fits:
-        return "fits"
-    return "refused" if found.instead is None else f"refused; {words(found.method, found.instead)} fits"
+    if found.instead is None:
+        return "no other structure of it fits"
+    return f"{words(found.method, found.instead)} fits"
