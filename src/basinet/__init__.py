@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import curvature, data, families, metrics, networks, optim
+from .advice import Advice, Budget, advise
 from .checkpoints import swag_of_checkpoints
 from .compare import compare
 from .core.noise import Noise
 from .core.version import VERSION as __version__
+from .cost import Cost, cost
 from .data import Data, corruptions, datasets
 from .engine import Engine, Event
 from .fit import fit
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAP",
+    "Advice",
+    "Budget",
+    "Cost",
     "Data",
     "Engine",
     "Event",
@@ -39,8 +44,10 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "advise",
     "compare",
     "corruptions",
+    "cost",
     "curvature",
     "data",
     "datasets",

@@ -61,6 +61,16 @@ class Passes:
         """A few inputs."""
         return tree_map(lambda x: x[:FEW], some(self.data).inputs)
 
+    def free(self) -> tuple[Params, Params, Params]:
+        """The params that are followed, as leaves of a graph; the buffers; all other params."""
+        params, buffers = self.point
+        free = {n: params[n].detach().clone().requires_grad_() for n in self.names}
+        return free, buffers, {n: x.detach() for n, x in params.items() if n not in free}
+
+    def follow(self) -> Followed:
+        """How the parameters are followed, as a few inputs tell."""
+        return _follow(self, self.few())
+
 
 class Pass:
     """Iterates over batches; counts what they hold."""
@@ -72,7 +82,7 @@ class Pass:
         self.elements = 0.0  # of the targets, weighted, of all N in the end
 
     def __iter__(self) -> Iterator[Chunk]:
-        passes, followed = self.passes, _follow(self.passes, self.passes.few())
+        passes, followed = self.passes, self.passes.follow()
         learned = passes.problem.split(passes.point.params)[1]
         for number, piece in enumerate(self._pieces(max(1, WIDTH // followed.width))):
             chunk = Chunk(passes, piece, followed, passes.noise.split("labels").split(number))
@@ -115,6 +125,7 @@ class Followed:
     others: tuple[str, ...]
     head: tuple[str | None, str | None] | None  # the layer whose output is the network's
     width: int  # numbers that go into layers, an example
+    dense: frozenset[str]  # parameters of layers for which Kronecker factors exist
 
 
 class Chunk:
@@ -122,7 +133,7 @@ class Chunk:
 
     def __init__(self, passes: Passes, piece: Piece, followed: Followed, noise: Noise) -> None:
         self.passes, self.piece, self.others = passes, piece, followed.others
-        free, buffers, fixed = _free(passes)
+        free, buffers, fixed = passes.free()
         with Taps(free, len(piece.targets)) as taps:
             self._outputs = passes.problem.outputs(fixed | free, buffers, piece.inputs)[0]
         self.outputs = self._outputs.detach()
@@ -208,7 +219,7 @@ def one_by_one(passes: Passes, names: Sequence[str], inputs: Any, along: Tensor)
 
 def last_layer(passes: Passes) -> tuple[str, ...]:
     """The parameters of the layer that is called last: the one whose output is the network's, mostly."""
-    free, buffers, fixed = _free(passes)
+    free, buffers, fixed = passes.free()
     inputs = passes.few()
     with torch.no_grad(), Taps(free, _length(inputs)) as taps:
         passes.problem.outputs(fixed | free, buffers, inputs)
@@ -220,16 +231,9 @@ def last_layer(passes: Passes) -> tuple[str, ...]:
     return tuple(n for n in (matrices[-1].weight, matrices[-1].bias) if n is not None)
 
 
-def _free(passes: Passes) -> tuple[Params, Params, Params]:
-    """The params that are followed, as leaves of a graph; the buffers; all other params."""
-    params, buffers = passes.point
-    free = {n: params[n].detach().clone().requires_grad_() for n in passes.names}
-    return free, buffers, {n: x.detach() for n, x in params.items() if n not in free}
-
-
 def _follow(passes: Passes, inputs: Any) -> Followed:
     """Tries, on the last of a few examples, which parameters can be followed through their layers."""
-    free, buffers, fixed = _free(passes)
+    free, buffers, fixed = passes.free()
     with Taps(free, _length(inputs)) as taps:
         outputs = passes.problem.outputs(fixed | free, buffers, inputs)[0]
     layers = taps.layers()
@@ -255,7 +259,8 @@ def _follow(passes: Passes, inputs: Any) -> Followed:
     last = layers[-1] if layers else None
     alone = last is not None and len(last.taps) == 1 and last.dense and last.taps[0].handed is outputs
     head = (last.weight, last.bias) if last is not None and alone and outputs.dim() == 2 else None
-    return Followed(frozenset(followed), others, head if head in followed else None, width)
+    dense = frozenset(n for layer in layers if layer.dense for n in layer.names if n in covered)
+    return Followed(frozenset(followed), others, head if head in followed else None, width, dense)
 
 
 def _same(found: Tensor, truth: Tensor) -> bool:
@@ -291,4 +296,4 @@ def _length(inputs: Any) -> int:
     return torch.utils._pytree.tree_leaves(inputs)[0].shape[0]
 
 
-__all__ = ["Chunk", "Kind", "Layer", "Pass", "Passes", "last_layer", "one_by_one"]
+__all__ = ["Chunk", "Followed", "Kind", "Layer", "Pass", "Passes", "last_layer", "one_by_one"]

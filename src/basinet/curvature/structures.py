@@ -22,6 +22,7 @@ from ..core.tree import Params, ravel, unravel
 from .passes import ELEMENTS, Chunk, Pass, Passes
 from .taps import Layer
 
+SWEEPS = 30  # passes over the data in which the low-rank structure converges, at most
 AT_ONCE = 1024  # examples whose part of a full matrix is added at a time
 WIDE = torch.float64  # sums over all data are kept in doubles
 
@@ -146,14 +147,14 @@ def full(passes: Passes) -> Matrix:
     return Matrix(linear.done().mul_(run.scale), run)
 
 
-def low_rank(passes: Passes, rank: int, sweeps: int = 30, tolerance: float = 1e-6) -> Directions:
+def low_rank(passes: Passes, rank: int, sweeps: int = SWEEPS, tolerance: float = 1e-6) -> Directions:
     """The `rank` largest eigenvalues by subspace iteration with matrix-vector products: a Jacobian-vector and a
     vector-Jacobian product a vector and pass. It ends when no eigenvalue moves by more than `tolerance` of the
     largest, and after `sweeps` passes in any case."""
     params = passes.params
     total = sum(x.numel() for x in params.values())
     rank = min(rank, total)
-    wide = min(total, rank + max(5, rank // 2))  # more than are asked for: they converge faster
+    wide = wide_of(rank, total)
     like = next(iter(params.values()))
     vectors = passes.noise.split("vectors").normal(torch.empty(wide, total, dtype=like.dtype, device=like.device))
     vectors = torch.linalg.qr(vectors.double().mT)[0].mT
@@ -169,6 +170,11 @@ def low_rank(passes: Passes, rank: int, sweeps: int = 30, tolerance: float = 1e-
         vectors = torch.linalg.qr((turn.mT @ products).mT)[0].mT
     basis = {n: torch.stack([unravel(v, params)[n] for v in found[:rank]]) for n in params}
     return Directions(values.clamp(min=0), basis, run)
+
+
+def wide_of(rank: int, total: int) -> int:
+    """How many vectors are iterated: more than are asked for, since those converge faster."""
+    return min(total, rank + max(5, rank // 2))
 
 
 def _products(passes: Passes, vectors: Tensor, params: Params) -> tuple[Tensor, Pass]:

@@ -4,7 +4,8 @@ from .classes import ClassPredictive
 from .closed import ClosedClassPredictive, ClosedLabelPredictive
 from .counts import CountPredictive
 from .crps import crps
-from .draws import Draws
+from .demand import predicting
+from .draws import CACHE, Draws
 from .forward import forward
 from .labels import LabelPredictive
 from .normal import NormalPredictive
@@ -15,6 +16,7 @@ from .temperature import Temperature, tempered
 from .via import Outputs, Predictor, Via, assembled, default_via
 
 __all__ = [
+    "CACHE",
     "ClassPredictive",
     "ClosedClassPredictive",
     "ClosedLabelPredictive",
@@ -34,5 +36,6 @@ __all__ = [
     "default_via",
     "forward",
     "make_predictive",
+    "predicting",
     "tempered",
 ]
