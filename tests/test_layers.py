@@ -29,7 +29,7 @@ LAYERS = (
     {"posterior"},
     {"saving"},
     {"scoring"},
-    {"temper"},
+    {"temper", "weigh", "conformal"},
     {"fit"},
     {"testing", "fitted", "checkpoints"},
     {"compare"},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import curvature, data, families, metrics, networks, optim
 from .checkpoints import swag_of_checkpoints
+from .conformal import conformal
 from .core.noise import Noise
 from .core.version import VERSION as __version__
 from .data import Data, corruptions, datasets
@@ -22,6 +23,7 @@ from .problem import Problem, likelihoods, priors
 from .saving import load
 from .scoring import score, size_curve
 from .temper import temper
+from .weigh import weigh
 
 if TYPE_CHECKING:
     from .methods.map import MAP
@@ -37,6 +39,7 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "conformal",
     "corruptions",
     "curvature",
     "data",
@@ -54,6 +57,7 @@ __all__ = [
     "size_curve",
     "swag_of_checkpoints",
     "temper",
+    "weigh",
 ]
 
 
