@@ -299,6 +299,10 @@ def test_bad_options_are_told():
         bn.conformal(SURE, classes(50), "aps", penalty=(1, 0.1))
     with pytest.raises(ValueError, match=r"expected penalty=\(free ranks, cost of each further rank\), none negative"):
         bn.conformal(SURE, classes(50), "raps", penalty=(1, -0.1))
+    with pytest.raises(ValueError, match=r"expected penalty=\(free ranks"):
+        bn.conformal(SURE, classes(50), "raps", penalty=(0.1,))
+    with pytest.raises(ValueError, match="class"):
+        bn.conformal(SURE, bn.Data(classes(50).inputs, classes(50).targets + 1))
     with pytest.raises(ValueError, match="penalty= and empty= are for sets of classes, and kind is 'scaled'"):
         bn.conformal(NUMBERS, numbers(50), empty=True)
     with pytest.raises(TypeError, match="expected val as bn"):

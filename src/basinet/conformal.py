@@ -24,6 +24,7 @@ from .predict.conformal import (
     needed,
 )
 from .problem.likelihoods import ClassLikelihood, NumberLikelihood
+from .scoring import check_fit
 
 EXAMPLES = 1000  # predicted at a time
 SHARE = 5  # one of so many examples chooses the penalty of raps; the others calibrate
@@ -66,9 +67,8 @@ def conformal(
     kind = _kind(posterior, kind)
     plain = replace(posterior, conformal=None)
     if kind in OF_CLASSES:
+        rule = Conformal(kind, float(level), math.inf, 0, *_checked(kind, penalty), empty, seed)
         probs, targets, mask = _predicted(plain, val, samples, via)
-        rule = Conformal(kind, float(level), math.inf, 0, *(penalty or (0, 0.0)), empty, seed)
-        _check_penalty(rule, penalty)
         if kind == "raps" and penalty is None:
             rule, rest = _penalised(probs, targets, mask, rule)
             probs, targets, mask = probs[rest], targets[rest], mask[rest]
@@ -95,11 +95,15 @@ def _kind(posterior: Posterior, kind: Kind | None) -> Kind:
     raise TypeError(f"conformal sets are of classes and numbers, and the likelihood is {type(likelihood).__name__}")
 
 
-def _check_penalty(rule: Conformal, penalty: tuple[int, float] | None) -> None:
-    if penalty is not None and rule.kind != "raps":
-        raise ValueError(f"penalty= is for kind='raps', and kind is {rule.kind!r}: leave it out")
-    if rule.free != int(rule.free) or rule.free < 0 or not 0 <= rule.penalty < math.inf:
+def _checked(kind: Kind, penalty: tuple[int, float] | None) -> tuple[int, float]:
+    """Free ranks and cost; none where none were given."""
+    if penalty is None:
+        return 0, 0.0
+    if kind != "raps":
+        raise ValueError(f"penalty= is for kind='raps', and kind is {kind!r}: leave it out")
+    if len(penalty) != 2 or penalty[0] != int(penalty[0]) or penalty[0] < 0 or not 0 <= penalty[1] < math.inf:
         raise ValueError(f"expected penalty=(free ranks, cost of each further rank), none negative, got {penalty}")
+    return int(penalty[0]), float(penalty[1])
 
 
 def _of_numbers(
@@ -108,6 +112,7 @@ def _of_numbers(
     found = []
     for piece in pieces(val, EXAMPLES):
         predictive = posterior.predict(piece.inputs, samples, via=via)
+        check_fit(predictive.likelihood, predictive.outputs[0, 0], piece.targets)
         assert isinstance(predictive, NumberPredictive)
         scores = predictive.conformal_scores(piece.targets, rule)
         mask = counted(piece)
@@ -122,6 +127,7 @@ def _predicted(
     rows = []
     for piece in pieces(val, EXAMPLES):
         predictive = posterior.predict(piece.inputs, samples, via=via)
+        check_fit(predictive.likelihood, predictive.outputs[0, 0], piece.targets)
         assert isinstance(predictive, ClassPredictive)
         probs, targets, mask = predictive.probs, piece.targets.to(predictive.probs.device), counted(piece)
         rows.append(

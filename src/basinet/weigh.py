@@ -10,6 +10,7 @@ from torch import Tensor
 from .data import Data, Stream, counted, pieces
 from .posterior import Posterior
 from .predict import Via
+from .scoring import check_fit
 
 EXAMPLES = 1000  # predicted at a time
 GAP = 1e-6  # nats an example: how far from the best possible mean log likelihood the weights may be
@@ -36,6 +37,7 @@ def weigh(
     found = []
     for piece in pieces(val, EXAMPLES):
         predictive = alike.predict(piece.inputs, samples, via=via, seed=seed)
+        check_fit(predictive.likelihood, predictive.outputs[0, 0], piece.targets)
         mask = counted(piece)
         logs = predictive.log_joint(piece.targets, mask).double()  # (M, S, B)
         member = torch.logsumexp(logs + predictive.member_mass()[1].double().log().unsqueeze(-1), 1)
