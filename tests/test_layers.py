@@ -31,7 +31,7 @@ LAYERS = (
     {"input_gradients"},
     {"saving"},
     {"scoring"},
-    {"temper"},
+    {"temper", "weigh", "conformal"},
     {"fit"},
     {"testing", "fitted", "checkpoints", "cost"},
     {"advice"},

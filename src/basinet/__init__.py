@@ -12,6 +12,7 @@ from . import curvature, data, families, metrics, networks, optim
 from .advice import Advice, Budget, advise
 from .checkpoints import swag_of_checkpoints
 from .compare import compare
+from .conformal import conformal
 from .core.noise import Noise
 from .core.version import VERSION as __version__
 from .cost import Cost, cost
@@ -26,6 +27,7 @@ from .problem import Problem, likelihoods, priors
 from .saving import load
 from .scoring import score, size_curve
 from .temper import temper
+from .weigh import weigh
 
 if TYPE_CHECKING:
     from .methods.map import MAP
@@ -46,6 +48,7 @@ __all__ = [
     "__version__",
     "advise",
     "compare",
+    "conformal",
     "corruptions",
     "cost",
     "curvature",
@@ -65,6 +68,7 @@ __all__ = [
     "size_curve",
     "swag_of_checkpoints",
     "temper",
+    "weigh",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from .classes import ClassPredictive
 from .closed import ClosedClassPredictive, ClosedLabelPredictive
+from .conformal import Conformal
 from .counts import CountPredictive
 from .crps import crps
 from .demand import predicting
@@ -20,6 +21,7 @@ __all__ = [
     "ClassPredictive",
     "ClosedClassPredictive",
     "ClosedLabelPredictive",
+    "Conformal",
     "CountPredictive",
     "Draws",
     "LabelPredictive",
