@@ -19,7 +19,7 @@ CHEAP = ("base", "temperature", "temperature of the average", "last layer full")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Two networks, and images whose labels are mostly what the first says."""
-    monkeypatch.setattr(resnets, "DEPTHS", (8, 14))
+    monkeypatch.setattr(resnets, "DEPTHS", {"ResNet-8": 8, "ResNet-14": 14})
     for name, value in (("HALF", SIZE), ("OUTSIDE", 15), ("TRAIN", 12)):
         monkeypatch.setattr(resnets, name, value)
     monkeypatch.setattr(resnets, "KNOWN", dict.fromkeys(("ResNet-8", "ResNet-14", resnets.FOUR), (0.5, 1.0)))
@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
     place = tmp_path / "data"
     place.mkdir()
     nets = {}
-    for depth in resnets.DEPTHS:
+    for depth in resnets.DEPTHS.values():
         torch.manual_seed(depth)
         nets[depth] = ResNet(depth).eval()
         save_file(nets[depth].state_dict(), place / f"cifar10_resnet{depth}.safetensors")
@@ -133,3 +133,10 @@ def test_bad_options_are_told(tmp_path):
         resnets.run(Options(tmp_path), print)
     with pytest.raises(ValueError, match="the study resnets has no method 'pep'"):
         resnets.run(Options(tmp_path, folder=tmp_path, methods=("pep",)), print)
+    with pytest.raises(ValueError, match="the study resnets has no set 'resnet20'"):
+        resnets.run(Options(tmp_path, folder=tmp_path, sets=("resnet20",)), print)
+
+
+def test_of_some_networks_there_is_no_mixture(folder, tmp_path):
+    records = run(folder, tmp_path, ("base", "temperature of the average"), sets=("ResNet-14",))
+    assert [(r["method"], r["network"]) for r in records] == [("base", "ResNet-14")]
