@@ -12,7 +12,7 @@ from torch import nn
 import basinet as bn
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, ravel
-from basinet.curvature import structures
+from basinet.curvature import roots, structures
 from basinet.curvature.gaussians import CurvedKronecker
 from basinet.curvature.passes import Passes, last_layer
 from basinet.problem import Batch
@@ -460,3 +460,17 @@ def _largest(function) -> int:
     with Sizes():
         function()
     return Sizes.most
+
+
+def test_the_curvature_of_nearly_certain_outputs_is_not_lost_in_single_precision():
+    """p (1 - p) of 1e-7 beside p of 1: the matrix of doubles to 1e-5, and no eigenvalue below zero by more than 1e-6 of
+    the largest."""
+    logits = 17 * F.one_hot(torch.arange(40) % 4, 4).float() + 0.3 * KEY.split("logits").normal(torch.empty(40, 4))
+    fine = logits.double().softmax(-1)
+    exact = torch.diag(fine.sum(0)) - fine.mT @ fine
+    root = roots.Softmax(logits, None)
+    torch.testing.assert_close(root.gram(), exact, rtol=1e-5, atol=1e-12)
+    torch.testing.assert_close(root.matrices().double().sum(0), exact, rtol=1e-5, atol=1e-12)
+    torch.testing.assert_close(root.diagonal().double(), fine * (1 - fine), rtol=1e-5, atol=1e-12)
+    values = torch.linalg.eigvalsh(root.gram())
+    assert values[0] > -1e-6 * values[-1]

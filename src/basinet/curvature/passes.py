@@ -25,7 +25,8 @@ from .taps import Layer, Taps
 
 Kind = Literal["ggn", "fisher", "hessian"]
 ELEMENTS = 2**24  # numbers in what is made for a batch beside its activations
-WIDTH = 2**26  # numbers that go into all layers, for a batch: patches of convolutions are many
+WIDTH = 2**26  # numbers that go into all layers, for a batch: patches of convolutions are many; on a GPU a sixteenth of
+# its free memory, where that is more
 FEW = 4  # examples on which layers are tried
 
 
@@ -84,7 +85,7 @@ class Pass:
     def __iter__(self) -> Iterator[Chunk]:
         passes, followed = self.passes, self.passes.follow()
         learned = passes.problem.split(passes.point.params)[1]
-        for number, piece in enumerate(self._pieces(max(1, WIDTH // followed.width))):
+        for number, piece in enumerate(self._pieces(max(1, _width(passes.point) // followed.width))):
             chunk = Chunk(passes, piece, followed, passes.noise.split("labels").split(number))
             self.seen += len(piece.targets)
             with torch.no_grad():
@@ -229,6 +230,14 @@ def last_layer(passes: Passes) -> tuple[str, ...]:
             "found no linear layer or convolution with parameters that take gradients: name the parameters, where=..."
         )
     return tuple(n for n in (matrices[-1].weight, matrices[-1].bias) if n is not None)
+
+
+def _width(point: Point) -> int:
+    """How many numbers may go into layers."""
+    like = next(iter(point.params.values()))
+    if like.device.type != "cuda":
+        return WIDTH
+    return max(WIDTH, torch.cuda.mem_get_info(like.device)[0] // (16 * like.element_size()))
 
 
 def _follow(passes: Passes, inputs: Any) -> Followed:

@@ -122,6 +122,11 @@ class Laplace(Method):
         if self.prior_precision == "validation":
             assert val is not None
             tried = dict(self._tried(passes, curved, prior, val))
+            if not tried:
+                raise FloatingPointError(
+                    f"the validation NLL is not finite with any factor from {FACTORS[0]:g} to {FACTORS[-1]:g} of the "
+                    "prior's precision: are the validation data on the scale of training?"
+                )
             factors = dict.fromkeys(prior, min(tried, key=lambda m: tried[m]))
             told = {"tried_factor": [*tried], "tried_nll": [*tried.values()]}
         elif self.noise or self.prior_precision in TUNED:
@@ -219,8 +224,8 @@ class Laplace(Method):
     def _tried(
         self, passes: Passes, curved: Curved, prior: Mapping[str, float], val: Data | Stream
     ) -> Iterator[tuple[float, float]]:
-        """The validation NLL at each factor with which there is a posterior: to a precision near zero, rounding of the
-        curvature can be more than the prior."""
+        """The validation NLL at each factor with which there is a posterior that predicts: next to a precision near
+        zero, rounding of the curvature can be more than the prior, and draws can be out of all range."""
         for m in FACTORS:
             try:
                 family = _posterior(passes, curved, prior, dict.fromkeys(prior, m))[0]
@@ -228,7 +233,9 @@ class Laplace(Method):
                 if m == FACTORS[-1]:
                     raise
                 continue
-            yield m, self._loss(family, passes.problem, val, passes.noise)
+            loss = self._loss(family, passes.problem, val, passes.noise)
+            if math.isfinite(loss):
+                yield m, loss
 
     def _loss(self, family: Family, problem: Problem, val: Data | Stream, noise: Noise) -> float:
         """The mean validation NLL, predicted as it will be later on: with the same draws for all that are compared."""
