@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import platform
@@ -43,7 +44,7 @@ from basinet.families import Diagonal, Full, Kronecker, Partial
 from basinet.predict.linear import moments
 
 TIGHT = 1e-9  # of the largest number: how far covariances and predictions may differ in double precision
-LOOSE = {"covariance": 5e-3, "outputs": 5e-3, "probs": 5e-4}  # the same in single precision
+LOOSE = {"covariance": 5e-3, "outputs": 5e-3, "probs": 2e-3}  # in single precision, in which their sums are kept too
 TURNS = 9  # measurements a side at most
 BATCH = 256  # examples at a time in fitting
 SIDES = ("basinet", "curvlinops", "backpack")
@@ -111,7 +112,7 @@ class Case:
         """The network: layers of these widths with ReLU between them."""
         widths = self.row.widths
         layers: list[nn.Module] = []
-        for i, o in zip(widths, widths[1:]):
+        for i, o in itertools.pairwise(widths):
             layers += [nn.Linear(i, o), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 
