@@ -194,6 +194,20 @@ def test_the_last_layer_is_found_and_is_a_block(case):
     torch.testing.assert_close(found, dense(last).diagonal(), rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_wide_layers_are_made_by_blocks(bias):
+    problem = bn.Problem(lambda: nn.Sequential(nn.Linear(3, 175), nn.Tanh(), nn.Linear(175, 3, bias)), Categorical())
+    point = problem.init(KEY)
+    point = point._replace(params={n: x.double() for n, x in point.params.items()})
+    inputs = KEY.split("wide").normal(torch.empty(N, 3, dtype=torch.float64))
+    data = bn.Data(inputs, KEY.integers(N, 3))
+    p = Passes(problem=problem, point=point, data=data, names=tuple(point.params)[2:], noise=KEY, batch_size=4)
+    torch.testing.assert_close(structures.full(p).values, dense(p), rtol=0, atol=1e-12)
+    hidden = torch.tanh(inputs @ point.params["0.weight"].mT + point.params["0.bias"])
+    found = structures.kronecker(p)
+    torch.testing.assert_close(found.right["2.weight"], hidden.mT @ hidden / N, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("structure", ["full", "diagonal"])
 def test_any_subset_is_a_block(structure):
     whole_matrix = dense(passes("cnn"))

@@ -86,7 +86,7 @@ class Pass:
         passes, followed = self.passes, self.passes.follow()
         learned = passes.problem.split(passes.point.params)[1]
         for number, piece in enumerate(self._pieces(max(1, _width(passes.point) // followed.width))):
-            chunk = Chunk(passes, piece, followed, passes.noise.split("labels").split(number))
+            chunk = Chunk(passes, piece, followed, number)
             self.seen += len(piece.targets)
             with torch.no_grad():
                 each = passes.problem.likelihood.log_density(chunk.outputs, piece.targets, learned)
@@ -132,7 +132,7 @@ class Followed:
 class Chunk:
     """A batch: its outputs, their curvature, and gradients of single examples."""
 
-    def __init__(self, passes: Passes, piece: Piece, followed: Followed, noise: Noise) -> None:
+    def __init__(self, passes: Passes, piece: Piece, followed: Followed, number: int) -> None:
         self.passes, self.piece, self.others = passes, piece, followed.others
         free, buffers, fixed = passes.free()
         with Taps(free, len(piece.targets)) as taps:
@@ -147,7 +147,7 @@ class Chunk:
                 f"the exact Hessian is for a linear last layer, in which the outputs are linear, got {names}: take "
                 "where='last', or curvature='ggn'"
             )
-        self.root = _root(passes, self.outputs, piece, noise)
+        self.root = _root(passes, self.outputs, piece, number)
 
     @property
     def weights(self) -> Tensor:
@@ -165,9 +165,9 @@ class Chunk:
         calls = [tap.output for layer in self.layers for tap in layer.taps]
         linear = all(tap.channels_last for layer in self.layers for tap in layer.taps)
         most = max(1, ELEMENTS // sum(x.numel() for x in calls)) if linear else 1  # convolutions are slow when stacked
-        for begin in range(0, self.root.columns, most):
-            columns = range(begin, min(begin + most, self.root.columns))
-            along = torch.stack([self.root.column(k) for k in columns]).unflatten(-1, self._outputs.shape[1:])
+        for begin in range(0, self.root.count, most):
+            columns = self.root.columns(begin, min(begin + most, self.root.count))
+            along = columns.unflatten(-1, self._outputs.shape[1:])
             found = self._back(calls, along)
             yield [layer.gradients([found.pop(0) for _ in layer.taps]) for layer in self.layers]
 
@@ -189,9 +189,9 @@ class Chunk:
             return
         count = sum(self.passes.params[n].numel() for n in self.others)
         most = max(1, ELEMENTS // (count * len(self.outputs)))
-        for begin in range(0, self.root.columns, most):
-            end = min(begin + most, self.root.columns)
-            along = torch.stack([self.root.column(k) for k in range(begin, end)], 1)  # (B, K, E)
+        for begin in range(0, self.root.count, most):
+            end = min(begin + most, self.root.count)
+            along = self.root.columns(begin, end).transpose(0, 1)  # (B, K, E)
             rows = one_by_one(self.passes, self.others, self.piece.inputs, along)
             yield from (take(tree_map(lambda x: x.transpose(0, 1), rows), k) for k in range(end - begin))
 
@@ -277,9 +277,10 @@ def _same(found: Tensor, truth: Tensor) -> bool:
     return bool((found - truth).abs().max() <= tolerance * (truth.abs().max() + torch.finfo(truth.dtype).tiny))
 
 
-def _root(passes: Passes, outputs: Tensor, piece: Piece, noise: Noise) -> roots.Root:
+def _root(passes: Passes, outputs: Tensor, piece: Piece, number: int) -> roots.Root:
     likelihood, learned = passes.problem.likelihood, passes.problem.split(passes.point.params)[1]
     if passes.kind == "ggn" and passes.labels is not None:
+        noise = passes.noise.split("labels").split(number)
         return roots.sampled(likelihood, outputs, piece.weights, learned, passes.labels, noise)
     made = {"ggn": roots.expected, "fisher": roots.empirical, "hessian": roots.exact}[passes.kind]
     return made(likelihood, outputs, piece.targets, piece.weights, learned)
