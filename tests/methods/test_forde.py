@@ -15,7 +15,7 @@ from basinet.core.lift import lift
 from basinet.core.noise import Noise
 from basinet.core.tree import leaves, ravel, stack
 from basinet.engine import Descent, Lift
-from basinet.methods.forde import FoRDE, covariance, kernels, root, slope, weighing
+from basinet.methods.forde import FoRDE, covariance, kernels, metric, slope
 from basinet.methods.map import MAP
 from basinet.optim import Adam
 from basinet.problem import Batch
@@ -97,18 +97,19 @@ def test_the_slope_is_the_derivative_of_the_definition(members: int) -> None:
     torch.testing.assert_close(slope(z.detach(), torch.ones(1, 7)), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_with_a_root_distances_are_those_of_what_it_maps_to() -> None:
+def test_with_a_metric_distances_are_those_of_a_root_of_it() -> None:
     s = NOISE.normal(torch.empty(4, 1, 7, 5, dtype=torch.float64)).requires_grad_()
     w = NOISE.split("w").normal(torch.empty(5, 3, dtype=torch.float64))
     expected = torch.autograd.grad(by_definition((s @ w)[:, 0]).sum(), s)[0]
-    torch.testing.assert_close(slope(s.detach(), torch.ones(1, 7), w), expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(slope(s.detach(), torch.ones(1, 7), w @ w.T), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_two_members_have_kernel_one_quarter_and_each_with_itself_one() -> None:
     z = NOISE.normal(torch.empty(50, 2, 5, dtype=torch.float64))
     expected = torch.tensor([[1.0, 0.25], [0.25, 1.0]]).double().expand(50, 2, 2)
-    torch.testing.assert_close(kernels(z)[0], expected, rtol=0, atol=1e-11)
-    many = kernels(NOISE.normal(torch.empty(50, 7, 5)))[0]
+    torch.testing.assert_close(kernels(z @ z.mT)[0], expected, rtol=0, atol=1e-11)
+    z = NOISE.normal(torch.empty(50, 7, 5))
+    many = kernels(z @ z.mT)[0]
     assert bool((many.diagonal(dim1=-2, dim2=-1) == 1).all())
 
 
@@ -159,7 +160,8 @@ def test_the_size_of_logits_does_not_matter() -> None:
     problem, batch = problem_of(), batch_of(classes())
     state, _ = start(problem, 3)
     larger = state._replace(params=state.params | {"last.weight": 7.0 * state.params["last.weight"]})
-    one, other = (kernels(directions_of(problem, s, batch)[:, 0].movedim(0, 1))[0] for s in (state, larger))
+    seen = [directions_of(problem, s, batch)[:, 0].movedim(0, 1) for s in (state, larger)]
+    one, other = (kernels(s @ s.mT)[0] for s in seen)
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
@@ -184,7 +186,7 @@ def test_pca_of_inputs_without_a_preferred_direction_is_identity() -> None:
     for scales in ("identity", "pca", 0.5):
         recipe = FoRDE(lengthscales=scales)
         prepared = recipe.prepare(problem, white)
-        assert (weighing(prepared) is None) == (scales == "identity")
+        assert (prepared is problem) == (scales == "identity")
         found.append(ravel(recipe.gradient(state, batch, prepared, keys, Lift())[0], 1))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-9)
@@ -195,9 +197,9 @@ def test_lengthscales_are_a_function_of_the_covariance(alpha: float) -> None:
     inputs = classes(50).inputs @ NOISE.normal(torch.empty(4, 4, dtype=torch.float64)) + 100.0
     c = torch.cov(inputs.T, correction=0)
     torch.testing.assert_close(covariance(bn.Data(inputs, torch.zeros(50))), c, rtol=0, atol=1e-10)
-    w, unitless = root(c, alpha), c / c.diagonal().mean()
+    unitless = c / c.diagonal().mean()
     expected = torch.linalg.inv(alpha * torch.linalg.inv(unitless) + (1 - alpha) * torch.eye(4).double())
-    torch.testing.assert_close(w @ w.T, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(metric(c, alpha), expected, rtol=0, atol=1e-9)
 
 
 def test_the_covariance_is_of_examples_with_weight_and_of_streams_too() -> None:
@@ -210,11 +212,13 @@ def test_the_covariance_is_of_examples_with_weight_and_of_streams_too() -> None:
     torch.testing.assert_close(covariance(stream), expected, rtol=0, atol=1e-12)
 
 
-def test_inputs_that_do_not_vary_in_some_directions_have_a_smaller_root() -> None:
+def test_constant_inputs_do_not_count_and_must_not_be_all() -> None:
     inputs = torch.cat([classes(50).inputs, torch.ones(50, 2).double()], 1)
-    assert root(covariance(bn.Data(inputs, torch.zeros(50))), 1.0).shape == (6, 4)
+    for alpha in (0.2, 1.0):
+        found = metric(covariance(bn.Data(inputs, torch.zeros(50))), alpha)
+        assert not found[4:].any() and not found[:, 4:].any() and bool(found[:4, :4].diagonal().gt(0).all())
     with pytest.raises(ValueError, match=r"do not vary.*identity"):
-        root(torch.zeros(3, 3, dtype=torch.float64), 1.0)
+        metric(torch.zeros(3, 3, dtype=torch.float64), 1.0)
 
 
 @pytest.mark.parametrize("recipe", [FoRDE(), FoRDE(lengthscales="identity", repulsion=0.0)])

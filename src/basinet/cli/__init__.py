@@ -1,6 +1,6 @@
 """The command `basinet`."""
 
-from . import files, tools
+from . import ahead, files, report, tools
 from .app import app
 
-__all__ = ["app", "files", "tools"]
+__all__ = ["ahead", "app", "files", "report", "tools"]

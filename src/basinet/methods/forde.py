@@ -1,14 +1,15 @@
 """First-order repulsive deep ensembles: members are pushed to look at different features of each input.
 
     theta_i <- theta_i - step x grad [U(theta_i) + repulsion x log sum_j k(theta_i, theta_j)]
-    k(theta_i, theta_j) = mean_b exp(-|W' (s_ib - s_jb)|^2 / h_jb),   s_ib = g_ib / |g_ib|
-    g_ib = gradient of the true class's logit of member i with respect to input b,   W W' = Sigma^-1
-    h_jb = median over i of |W' (s_ib - s_jb)|^2 (of an even number, the midpoint), divided by log M
+    k(theta_i, theta_j) = mean_b exp(-d_ijb / h_jb),   d_ijb = (s_ib - s_jb)' Sigma^-1 (s_ib - s_jb)
+    s_ib = g_ib / |g_ib|,   g_ib = gradient of the true class's logit of member i with respect to input b
+    h_jb = median over i of d_ijb (of an even number, the midpoint), divided by log M
 
 (Trinh et al. 2024, "Input-gradient space particle inference for neural network ensembles"). theta_j, j other than i,
-and h stand still in the derivative, as in the authors' code. With Sigma = I all directions count the same. With
-"pca" Sigma^-1 = C, the covariance of the inputs: |W' s|^2 is then the variance over the data of the linear function
-that s is, so that members differ where data vary. Between the two, Sigma = alpha C^-1 + (1 - alpha) I.
+and h stand still in the derivative, as in the authors' code. With Sigma = I all directions count the same. With "pca"
+Sigma^-1 = C, the covariance of the inputs in units of their mean variance: principal components count by their
+eigenvalues, so that members differ where data vary (d is the mean squared difference, over the data, of two linear
+functions). Between the two, Sigma = alpha C^-1 + (1 - alpha) I. No eigenvectors are needed.
 
 One forward pass of a member gives its loss and, by a first backward pass to the inputs, its directions s; a second
 backward pass goes through both to the parameters. What members exchange is their directions, F numbers an example.
@@ -85,7 +86,7 @@ class FoRDE(CoupledMethod):
                 f"lengthscales from the covariance of {size:,} inputs an example need a matrix of {size:,} rows, and "
                 f"{LARGEST:,} at most are taken: use FoRDE(lengthscales='identity')"
             )
-        return problem.through(Weighed(problem.network, root(covariance(data), alpha).to(first.dtype)))
+        return problem.through(Measured(problem.network, metric(covariance(data), alpha).to(first.dtype)))
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
@@ -106,7 +107,8 @@ class FoRDE(CoupledMethod):
 
         (loss, directions), buffers, back = lift.pull(member)(state.params, state.buffers, noise.key)
         factor = batch.total / len(batch.targets) if self.repulsion == "paper" else self.repulsion
-        push = slope(directions, counting(batch.weights, directions[0]), weighing(problem))
+        known = problem.network.metric if isinstance(problem.network, Measured) else None
+        push = slope(directions, counting(batch.weights, directions[0]), known)
         return back((torch.ones_like(loss), push * (factor / scale))), Info(loss, buffers=buffers)
 
     @classmethod
@@ -136,12 +138,12 @@ class FoRDE(CoupledMethod):
             yield bench.close(name, says, found, sine.expand(2), 1e-9)
 
 
-class Weighed(Model):
-    """The network, and with it what differences of unit directions in its inputs are multiplied by."""
+class Measured(Model):
+    """The network, and with it how distances between directions in its inputs are measured."""
 
-    def __init__(self, network: Model, root: Tensor) -> None:
+    def __init__(self, network: Model, metric: Tensor) -> None:
         vars(self).update(vars(network))
-        self.network, self.root = network, root  # (F, R): W
+        self.network, self.metric = network, metric  # (F, F), Sigma^-1
 
     def __call__(
         self, params: Params, buffers: Params, inputs: Any, noise: Noise | None = None, mode: Mode = "eval"
@@ -149,29 +151,29 @@ class Weighed(Model):
         return self.network(params, buffers, inputs, noise, mode)
 
 
-def slope(directions: Tensor, weights: Tensor, root: Tensor | None = None) -> Tensor:
+def slope(directions: Tensor, weights: Tensor, metric: Tensor | None = None) -> Tensor:
     """The derivative of log sum_j k(theta_i, theta_j) in each member's own directions (M, E, B, F). How much a
     direction counts in the mean over them is in `weights` (E, B)."""
-    with torch.autocast(directions.device.type, enabled=False):  # a bandwidth is a difference of near numbers
+    with torch.autocast(directions.device.type, enabled=False):  # distances are differences of near numbers
         s = (directions - directions[:1]).movedim(0, -2)  # (E, B, M, F); only differences count
-        z = s if root is None else s @ root
-        kernel, steep = kernels(z)
-        share = (weights / weights.sum().clamp(min=torch.finfo(z.dtype).tiny))[..., None, None]
-        density = (share * kernel).sum((0, 1, -1)).clamp(min=1)  # (M,); less than its own share only without examples
+        z = s if metric is None else s @ metric
+        kernel, steep = kernels(s @ z.mT)
+        share = (weights / weights.sum().clamp(min=torch.finfo(s.dtype).tiny))[..., None, None]
+        density = (share * kernel).sum((0, 1, -1)).clamp(min=1)  # (M,); less than 1, for itself, only without examples
         pull = -2 * share * steep / density[:, None]  # (E, B, M, M)
-        found = pull.sum(-1, keepdim=True) * z - pull @ z
-        return (found if root is None else found @ root.T).movedim(-2, 0)
+        return (pull.sum(-1, keepdim=True) * z - pull @ z).movedim(-2, 0)
 
 
-def kernels(z: Tensor) -> tuple[Tensor, Tensor]:
-    """The kernel of all pairs of members i, j, (..., M, M), and the same over the bandwidth of j, from (..., M, R).
+def kernels(products: Tensor) -> tuple[Tensor, Tensor]:
+    """The kernel of all pairs of members i, j, (..., M, M), and the same over the bandwidth of j, from the inner
+    products of their directions (..., M, M).
 
     Pairs that agree up to rounding have kernel 1, and do not push each other: 0 in the place of the second.
     """
-    m, square = z.shape[-2], z.square().sum(-1)
+    m, square = products.shape[-1], products.diagonal(dim1=-2, dim2=-1)
     both = square.unsqueeze(-1) + square.unsqueeze(-2)
-    distance = both - 2 * z @ z.mT
-    same = distance <= ROUNDING * torch.finfo(z.dtype).eps * both
+    distance = both - 2 * products
+    same = distance <= ROUNDING * torch.finfo(products.dtype).eps * both
     distance = torch.where(same, 0.0, distance)
     order = distance.sort(dim=-2).values
     median = (order[..., (m - 1) // 2, :] + order[..., m // 2, :]) / 2
@@ -192,18 +194,11 @@ def covariance(data: Data | Stream) -> Tensor:
     return product / count - (total / count).T @ (total / count)
 
 
-def root(covariance: Tensor, alpha: float) -> Tensor:
-    """W with W W' = (alpha C^-1 + (1 - alpha) I)^-1, (F, R), where C is the covariance in units of the mean variance.
-    Directions in which inputs do not vary are left out: R may be less than F."""
-    values, vectors = torch.linalg.eigh(covariance)
-    if not bool(values[-1] > 0):
+def metric(covariance: Tensor, alpha: float) -> Tensor:
+    """(alpha C^-1 + (1 - alpha) I)^-1 = C (alpha I + (1 - alpha) C)^-1, (F, F), where C is the covariance in units of
+    the mean variance."""
+    variance = covariance.diagonal().mean()
+    if not bool(variance > 0):
         raise ValueError("the inputs do not vary, so they have no principal components: use lengthscales='identity'")
-    values = values / values.mean()
-    kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
-    weights = values[kept] / (alpha + (1 - alpha) * values[kept])
-    return vectors[:, kept] * weights.sqrt()
-
-
-def weighing(problem: Problem) -> Tensor | None:
-    """W, where the problem was prepared with one."""
-    return problem.network.root if isinstance(problem.network, Weighed) else None
+    c, identity = covariance / variance, torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    return c if alpha == 1 else torch.linalg.solve(alpha * identity + (1 - alpha) * c, c)
