@@ -32,8 +32,8 @@ def temper(
     finds one T for the average p of all and predicts with p^(1/T), renormalised. of="classes" is vector scaling: a
     factor a_c and a shift b_c for each class, and softmax(a log p + b) of the average. Few validation examples do not
     determine so many numbers, so a normal prior of standard deviation 0.2 keeps them near a = 1/T, b = 0; on the data
-    that it is tuned on it is never worse than T. `samples` and `seed` are those of `predict`: tune with what you deploy.
-    `posterior.temperature` holds the values; those it had before are replaced.
+    that it is tuned on it is never worse than T. `samples` and `seed` are those of `predict`: tune with what you
+    deploy. `posterior.temperature` holds the values; those it had before are replaced.
     """
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a posterior, got {type(posterior).__name__}")
