@@ -77,6 +77,7 @@ def test_chance_is_uniform_and_of_the_prediction_and_the_seed_alone():
     probs = bn.Noise.seed(1).normal(torch.empty(20_000, 10)).softmax(-1)
     u = chance(probs)
     assert torch.equal(u[[7, 3]], chance(probs[[7, 3]])) and not torch.allclose(u, chance(probs, seed=1))
+    assert not torch.allclose(u, chance(probs.flip(-1)))
     shares = torch.histc(u, 20, 0, 1) / len(u)
     assert float(((shares - 0.05) ** 2 / 0.05).sum() * len(u)) < 46  # chi-square with 19 degrees of freedom: p = 0.0005
     later = u[1:] - u[:-1]
