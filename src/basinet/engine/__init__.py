@@ -2,6 +2,17 @@
 
 from .engine import Engine
 from .group import Event, Member
-from .method import Descent, Finished, GradientMethod, Info, Method, Schedule
+from .method import Descent, Finished, GradientMethod, Info, Method, Schedule, Tuned
 
-__all__ = ["Descent", "Engine", "Event", "Finished", "GradientMethod", "Info", "Member", "Method", "Schedule"]
+__all__ = [
+    "Descent",
+    "Engine",
+    "Event",
+    "Finished",
+    "GradientMethod",
+    "Info",
+    "Member",
+    "Method",
+    "Schedule",
+    "Tuned",
+]

@@ -234,10 +234,11 @@ class _Group:
         if not math.isfinite(mean):
             return self._restart(j)
         if not self._is_done(j, val_nll):
+            self._tune(j)
             return None
         state = self._result(j)
         point = self.run.method.point(state)  # the loss of a step does not see what that step did
-        if not all(bool(x.isfinite().all()) for x in leaves(point) if x.is_floating_point()):
+        if not _finite(point):
             return self._restart(j)
         return self._finish(j, state)
 
@@ -254,6 +255,21 @@ class _Group:
         if type(run.method).done is not Method.done:
             stopped = stopped or bool(run.method.done(take(self.kernel.states(), j)))
         return stopped or slot.clock >= run.schedule.steps
+
+    def _tune(self, j: int) -> None:
+        """What the method does between steps; a member that is no longer finite is left to start anew."""
+        run, slot = self.run, self.slots[j]
+        state = self.kernel.row(j) if run.method.tunes else None
+        if state is None or not _finite(run.method.point(state)):
+            return
+        assert run.data is not None
+        noise, report = Noise(slot.key()).split("tune").split(slot.clock), len(slot.curves["step"])
+        own: Any = run.data.member(slot.member.k)
+        done = run.method.tune(state, report, slot.clock, run.problem, own, noise)
+        if done is not None:
+            self.kernel.put(j, done.state)
+            for name, value in done.curves.items():
+                slot.curves.setdefault(name, []).append(value)
 
     def _keep_best(self, j: int) -> None:
         if self.kept_best is None:
@@ -322,6 +338,10 @@ class _Group:
                     raise
                 self.stackable = False
         return torch.stack([function(take(states, j), *arguments) for j in range(g)])
+
+
+def _finite(point: Point) -> bool:
+    return all(bool(x.isfinite().all()) for x in leaves(point) if x.is_floating_point())
 
 
 def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
