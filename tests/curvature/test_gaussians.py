@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -99,3 +101,27 @@ def test_the_best_factors_are_a_maximum_for_each_group():
             assert value(apart) > value(apart | {name: by * apart[name]})
     # at the best factor m, the prior explains what the data leave: m q = sum_i e_i / (e_i + m)
     assert apart["b"] * 6.0 == pytest.approx(40 / (40 + apart["b"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("shares", [(1.0, 1.0), (2.0, 0.5)])
+@pytest.mark.parametrize("together", [False, True])
+def test_steps_of_any_length_come_to_the_same_maximum(shares, together):
+    values = {"a": torch.tensor([5.0, 0.1]).double(), "b": torch.tensor([40.0]).double()}
+    values = {"": torch.cat(list(values.values()))} if together else values
+    evidence = Evidence(-70.0, 30.0, shares, {"a": 0.8, "b": 6.0}, log_noise=0.4)
+    groups = {"a": "", "b": ""} if together else {"a": "a", "b": "b"}
+    best, r = evidence.best(values, groups, noise=True)
+    factors, far = {"a": 1.0, "b": 1.0}, evidence.whole(values, {"a": 1.0, "b": 1.0})
+    for _ in range(60):
+        before = factors
+        factors, step = evidence.better(values, groups, factors, noise=True, leap=0.2)
+        assert all(abs(math.log(factors[n] / before[n])) <= 0.2 + 1e-12 for n in factors) and abs(math.log(step)) <= 0.4
+        evidence = Evidence(  # the same where the noise is now: its precision times r, and the curvature with it
+            evidence._fit(step) / shares[0], 30.0, shares, evidence.distance, evidence.log_noise - 0.5 * math.log(step)
+        )
+        values = {n: step * e for n, e in values.items()}
+        near = evidence.whole(values, factors)
+        assert near >= far - 1e-9
+        far = near
+    assert factors == pytest.approx(best, rel=1e-4)
+    assert evidence.log_noise == pytest.approx(0.4 - 0.5 * math.log(r), abs=1e-4)

@@ -87,6 +87,7 @@ CASES: dict[str, dict[str, Any]] = {
     "average": {"method": bn.EMA(epochs=4, batch_size=5)},
     "update": {"method": Walk()},
     "early stopping": {"method": MAP(epochs=12, batch_size=5, optimizer=Adam(lr=0.05), patience=2), "val": classes(9)},
+    "between steps": {"method": MAP(epochs=6, batch_size=5, prior_precision="layers", every=1)},
     "groups": {"method": MAP(epochs=4, batch_size=5), "memory": 10_000},
 }
 CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

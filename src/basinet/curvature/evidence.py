@@ -18,6 +18,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..problem.priors import Normal
+from .passes import Pass, Passes
+
+LOG_NOISE = "likelihood.log_noise"  # the noise that is looked for: one of a Gaussian, learned
 REACH = 1e6  # factors are looked for between one over this and this
 ROUNDS = 100  # of prior and noise in turn, at most
 GRID = 121  # of which so many are tried before the best is refined
@@ -33,6 +37,18 @@ class Evidence:
     distance: Mapping[str, float]  # q of each tensor, in units of the prior's precision
     log_noise: float = 0.0  # log sigma_0, where the noise is looked for
 
+    @staticmethod
+    def at(passes: Passes, prior: Mapping[str, float], run: Pass) -> Evidence:
+        """At a point, for a prior that has these precisions, after a pass over the data."""
+        problem = passes.problem
+        assert isinstance(problem.prior, Normal)
+        centre = problem.prior.centre or {}
+        away = {n: x - centre[n].to(x) if n in centre else x for n, x in passes.params.items()}
+        distance = {n: prior[n] * float(x.double().square().sum()) for n, x in away.items()}
+        log_noise = passes.point.params.get(LOG_NOISE)
+        known = float(log_noise) if log_noise is not None and log_noise.dim() == 0 else 0.0
+        return Evidence(run.log_likelihood, run.elements, problem.shares, distance, known)
+
     def value(self, volume: float, factors: Mapping[str, float], r: float = 1.0) -> float:
         """log Z, given log det Lambda - log det (prior), the factors of the tensors, and r."""
         distance = math.fsum(self.shares[1] * factors[n] * q for n, q in self.distance.items())
@@ -43,40 +59,87 @@ class Evidence:
     ) -> tuple[dict[str, float], float]:
         """The factor of each tensor and r at which log Z is largest. The curvature has `eigenvalues` by tensor, or all
         under ''. Tensors of one group have one factor; those that are in none keep 1."""
-        together = "" in eigenvalues
-        if together and len(set(groups.values())) > 1:
+        if "" in eigenvalues and len(set(groups.values())) > 1:
             raise ValueError(
                 "a factor a layer needs tensors whose curvatures are apart: take structure='kronecker' or 'diagonal', "
                 "or one factor for all"
             )
         factors, r, before = dict.fromkeys(self.distance, 1.0), 1.0, -math.inf
-        kinds = {g: [n for n in self.distance if groups.get(n) == g] for g in groups.values()}
-
-        def gain(names: Sequence[str], r: float, factor: float) -> float:
-            values = [eigenvalues[n] for n in ([""] if together else names)]
-            pull = factor * self.shares[1] * math.fsum(self.distance[n] for n in names)
-            return -0.5 * (_volume(values, self.shares, factor, r) + pull)
-
-        def whole(r: float) -> float:
-            alike = [list(factors)] if together else [[n] for n in factors]
-            return self._fit(r) + math.fsum(gain(names, r, factors[names[0]]) for names in alike)
-
         for _ in range(ROUNDS if noise else 1):
-            for names in kinds.values():
-                factors |= dict.fromkeys(names, _maximum(partial(gain, names, r)))
-            r = _maximum(whole) if noise else r
-            now = whole(r)
+            for names in self._kinds(groups):
+                factors |= dict.fromkeys(names, _maximum(partial(self._gain, eigenvalues, names, r)))
+            r = _maximum(partial(self.whole, eigenvalues, factors)) if noise else r
+            now = self.whole(eigenvalues, factors, r)
             if now - before <= 1e-12 * abs(now):
                 break
             before = now
         return factors, r
 
+    def better(
+        self,
+        eigenvalues: Mapping[str, Tensor],
+        groups: Mapping[str, str],
+        factors: Mapping[str, float],
+        noise: bool,
+        leap: float,
+    ) -> tuple[dict[str, float], float]:
+        """Factors and r that are better than those given and 1: each the best whose logarithm is at most `leap` away
+        (for r, twice that), the noise after the prior. In each logarithm log Z is concave, for eigenvalues that are not
+        negative: with g the number of parameters that the data determine, its slope is (g - pull) / 2 in a factor's,
+        and that of the likelihood less g / 2 in that of r."""
+        factors, r = dict(factors), 1.0
+
+        def determined(names: Sequence[str], factor: float, r: float) -> float:
+            values = [eigenvalues[n] for n in ([""] if "" in eigenvalues else names)]
+            share = self.shares[0] * r / (factor * self.shares[1])
+            return math.fsum(float((share * e / (1 + share * e)).sum()) for e in values)
+
+        for names in self._kinds(groups):
+            pull = self.shares[1] * math.fsum(self.distance[n] for n in names)
+            here = math.log(factors[names[0]])
+            best = _zero(lambda m: determined(names, m, r) - m * pull, here - leap, here + leap)  # noqa: B023
+            factors |= dict.fromkeys(names, best)
+        if noise:
+            alike = [list(factors)] if "" in eigenvalues else [[n] for n in factors]
+            r = _zero(
+                lambda r: (
+                    2 * self._fit_slope(r) - math.fsum(determined(names, factors[names[0]], r) for names in alike)
+                ),
+                -2 * leap,
+                2 * leap,
+            )
+        return factors, r
+
+    def whole(self, eigenvalues: Mapping[str, Tensor], factors: Mapping[str, float], r: float = 1.0) -> float:
+        """log Z, from the eigenvalues."""
+        alike = [list(factors)] if "" in eigenvalues else [[n] for n in factors]
+        return self._fit(r) + math.fsum(self._gain(eigenvalues, names, r, factors[names[0]]) for names in alike)
+
+    def _kinds(self, groups: Mapping[str, str]) -> list[list[str]]:
+        """Tensors that have one factor."""
+        return [[n for n in self.distance if groups.get(n) == g] for g in dict.fromkeys(groups.values())]
+
+    def _gain(self, eigenvalues: Mapping[str, Tensor], names: Sequence[str], r: float, factor: float) -> float:
+        """What log Z has of some tensors with one factor."""
+        values = [eigenvalues[n] for n in ([""] if "" in eigenvalues else names)]
+        pull = factor * self.shares[1] * math.fsum(self.distance[n] for n in names)
+        return -0.5 * (_volume(values, self.shares, factor, r) + pull)
+
     def _fit(self, r: float) -> float:
         """The log likelihood with r times the noise's precision: normal noise of one standard deviation."""
         if r == 1.0:
             return self.shares[0] * self.log_likelihood
-        constant = -0.5 * self.elements * (math.log(2 * math.pi) + 2 * self.log_noise)
+        constant = self._constant
         return self.shares[0] * (r * (self.log_likelihood - constant) + constant + 0.5 * self.elements * math.log(r))
+
+    def _fit_slope(self, r: float) -> float:
+        """Its derivative in log r."""
+        return self.shares[0] * (r * (self.log_likelihood - self._constant) + 0.5 * self.elements)
+
+    @property
+    def _constant(self) -> float:
+        """The log likelihood of residuals that are zero."""
+        return -0.5 * self.elements * (math.log(2 * math.pi) + 2 * self.log_noise)
 
 
 def _volume(values: Sequence[Tensor], shares: tuple[float, float], factor: float, r: float) -> float:
@@ -90,7 +153,19 @@ def _maximum(function: Callable[[float], float]) -> float:
     step = 2 * math.log(REACH) / (GRID - 1)
     grid = [math.exp(-math.log(REACH) + i * step) for i in range(GRID)]
     best = max(grid, key=function)
-    low, high = math.log(best) - step, math.log(best) + step
+    return _golden(function, math.log(best) - step, math.log(best) + step)
+
+
+def _zero(function: Callable[[float], float], low: float, high: float) -> float:
+    """The factor at which a falling function is zero, between two logarithms; the nearer one where it is nowhere."""
+    for _ in range(52):  # halves down to the last bit
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(math.exp(middle)) > 0 else (low, middle)
+    return math.exp((low + high) / 2)
+
+
+def _golden(function: Callable[[float], float], low: float, high: float) -> float:
+    """The factor at which a function is largest, between two logarithms."""
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(40):
         a, b = high - golden * (high - low), low + golden * (high - low)

@@ -4,7 +4,7 @@ from ..core.demand import Demand
 from .coupled import Lift
 from .engine import Engine
 from .group import Event, Member
-from .method import CoupledMethod, Descent, Finished, GradientMethod, Info, Method, Schedule
+from .method import CoupledMethod, Descent, Finished, GradientMethod, Info, Method, Schedule, Tuned
 
 __all__ = [
     "CoupledMethod",
@@ -19,4 +19,5 @@ __all__ = [
     "Member",
     "Method",
     "Schedule",
+    "Tuned",
 ]

@@ -227,7 +227,7 @@ class _Group:
 
     def _all_finite(self, means: Sequence[float]) -> bool:
         point = self.run.method.point(self.kernel.states())
-        return all(map(math.isfinite, means)) and all(map(_is_finite, leaves(point)))
+        return all(map(math.isfinite, means)) and _finite(point)
 
     def _judge(self, j: int, mean: float, val_nll: Sequence[float] | None) -> Trained | None:
         """Curves, restart, early stopping and the end of one member."""
@@ -240,10 +240,11 @@ class _Group:
         if not math.isfinite(mean):
             return self._restart(j)
         if not self._is_done(j, val_nll):
+            self._tune(j)
             return None
         state = self._result(j)
         point = self.run.method.point(state)  # the loss of a step does not see what that step did
-        if not all(map(_is_finite, leaves(point))):
+        if not _finite(point):
             return self._restart(j)
         return self._finish(j, state)
 
@@ -261,6 +262,21 @@ class _Group:
         if type(run.method).done is not Method.done:
             stopped = stopped or bool(run.method.done(take(self.kernel.states(), j)))
         return stopped or slot.clock >= run.schedule.steps
+
+    def _tune(self, j: int) -> None:
+        """What the method does between steps; a member that is no longer finite is left to start anew."""
+        run, slot = self.run, self.slots[j]
+        state = self.kernel.row(j) if run.method.tunes else None
+        if state is None or not _finite(run.method.point(state)):
+            return
+        assert run.data is not None
+        noise, report = Noise(slot.key()).split("tune").split(slot.clock), len(slot.curves["step"])
+        own: Any = run.data.member(slot.member.k)
+        done = run.method.tune(state, report, slot.clock, run.problem, own, noise)
+        if done is not None:
+            self.kernel.put(j, done.state)
+            for name, value in done.curves.items():
+                slot.curves.setdefault(name, []).append(value)
 
     def _keep_best(self, j: int) -> None:
         if self.kept_best is None:
@@ -336,6 +352,10 @@ class _Group:
         return torch.stack([function(take(states, j), *arguments) for j in range(g)])
 
 
+def _finite(point: Point) -> bool:
+    return all(bool(x.isfinite().all()) for x in leaves(point) if x.is_floating_point())
+
+
 def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
     """What the method makes of a member, after saying what it has to say."""
     own: Any = None if run.data is None else run.data.member(slot.member.k)  # a stream says what it has not
@@ -345,10 +365,6 @@ def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
     for line in done.notes:
         run.progress.say(f"{name_of(run.method)}, member {slot.member.k} (seed {slot.member.seed}): {line}")
     return done
-
-
-def _is_finite(x: Tensor) -> bool:
-    return not x.is_floating_point() or bool(x.isfinite().all())
 
 
 def segment(schedule: Schedule, data: Data | Stream | None) -> int:

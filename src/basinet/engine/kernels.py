@@ -215,7 +215,8 @@ class Eager(Kernel):
     def _decay(self, params: Any) -> dict[str, float] | None:
         """What the prior pulls parameters to zero with, per example, where that is all it does: then it needs no graph,
         which on a CPU costs a fifth of a step of a dense network."""
-        if type(self.method).loss is not GradientMethod.loss:  # type: ignore[attr-defined]
+        assert isinstance(self.method, GradientMethod)
+        if not self.method.plain:
             return None
         one = take(params, 0) if self.stacked else params  # a prior may look at shapes
         found, scale = self.problem.decay(one), self.problem.scale(self.batches.n)

@@ -68,6 +68,13 @@ class Finished(NamedTuple):
     notes: tuple[str, ...] = ()  # lines that are said to the person at the screen, and logged
 
 
+class Tuned(NamedTuple):
+    """What `tune` returns."""
+
+    state: Any  # to go on with
+    curves: dict[str, float] = {}  # noqa: RUF012  # numbers that are appended to the member's curves
+
+
 class Entry(NamedTuple):
     """A row of `basinet compare`."""
 
@@ -88,6 +95,7 @@ class Method(Recipe, kind="method"):
         False  # draws noise for each example, so that equal problems give posteriors equal in law
     )
     coupled: ClassVar[bool] = False  # members see each other at every step: see CoupledMethod
+    tunes: ClassVar[bool] = False  # has something to do between steps, at reports: see `tune`
     samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
 
     def adapt(self, problem: Problem) -> Problem:
@@ -110,6 +118,11 @@ class Method(Recipe, kind="method"):
     def update(self, state: Any, batch: Batch, problem: Problem, noise: Noise) -> tuple[Any, Info]:
         """One step."""
         raise TypeError(f"{type(self).__name__} plans steps and has no update")
+
+    def tune(self, state: Any, report: int, step: int, problem: Problem, data: Data, noise: Noise) -> Tuned | None:
+        """What a method that `tunes` does between steps, with all of its data, after the report of that number (1,
+        2, ..., about once an epoch) at that step, but not after the last; None: nothing this time. Not lifted."""
+        return None
 
     def point(self, state: Any) -> Point:
         """The point that validation evaluates."""
@@ -195,6 +208,11 @@ class GradientMethod(Method, kind="method"):
 
     optimizer: Optimizer  # how a gradient becomes a step; final classes give it a default
 
+    @property
+    def plain(self) -> bool:
+        """Whether the loss is the potential per example, to which a normal prior adds what needs no graph."""
+        return type(self).loss is GradientMethod.loss
+
     def loss(self, params: Any, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
         """What is descended, at `params`, and the buffers after it: by default the potential per example, U T / N,
         where `params` are the network's."""
@@ -230,7 +248,7 @@ class GradientMethod(Method, kind="method"):
 
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
-    ) -> Family:
+    ) -> Family | Finished:
         """The point where descent ended; methods that keep more than a point say so."""
         point = self.point(state)
         return Delta(point.params, point.buffers)

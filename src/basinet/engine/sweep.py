@@ -19,7 +19,7 @@ from ..core.tree import Params, Point, leaves
 from ..data import Data
 from ..families import Family
 from ..problem import Batch, Problem
-from .method import Finished, Info, Method, Schedule, name_of, patience_of
+from .method import Finished, Info, Method, Schedule, Tuned, name_of, patience_of
 
 
 class Apart(Exception):
@@ -90,6 +90,16 @@ class Together(Method, kind="method"):
 
     def point(self, state: Carried) -> Point:
         return self._own(state.which).point(state.state)
+
+    @property
+    def tunes(self) -> bool:  # type: ignore[override]
+        """As the recipes have it."""
+        return self.recipes[0].tunes
+
+    def tune(self, state: Carried, report: int, step: int, problem: Problem, data: Data, noise: Noise) -> Tuned | None:
+        own = self.recipes[int(state.which)]
+        done = own.tune(state.state, report, step, own.adapt(self.problem), data, noise)
+        return None if done is None else Tuned(Carried(done.state, state.which), done.curves)
 
     def seen(self, state: Carried) -> Problem:
         """The problem as this member's recipe sees it."""

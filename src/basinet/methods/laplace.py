@@ -21,7 +21,7 @@ from ..core.tree import Point, nbytes, stack
 from ..core.where import Where, select
 from ..curvature import structures
 from ..curvature.demand import demand
-from ..curvature.evidence import Evidence
+from ..curvature.evidence import LOG_NOISE, Evidence
 from ..curvature.gaussians import (
     Curved,
     CurvedDiagonal,
@@ -31,6 +31,7 @@ from ..curvature.gaussians import (
     NotPositive,
     one_precision,
 )
+from ..curvature.online import check_noise, groups_of, precisions
 from ..curvature.passes import Kind, Pass, Passes, last_layer
 from ..data import Data, Stream, pieces
 from ..engine import Demand, Finished, Method, Schedule
@@ -38,7 +39,6 @@ from ..engine.method import Entry
 from ..families import Delta, Family, Partial
 from ..predict import Draws, Predictor, Via, assembled, default_via, predicting
 from ..problem import Problem
-from ..problem.likelihoods import Gaussian
 from ..problem.priors import Normal
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ Structure = Literal["full", "kronecker", "eigen-corrected", "diagonal", "low-ran
 STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "eigen-corrected", "diagonal", "low-rank")
 TUNED = ("marglik", "layers", "validation")
 SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
-LOG_NOISE = "likelihood.log_noise"
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
 
 
@@ -116,7 +115,7 @@ class Laplace(Method):
         passes = self._passes(state, problem, data, noise)
         prior = self._prior(problem, passes)
         curved, run = self._curvature(passes)
-        evidence = _evidence(passes, prior, run)
+        evidence = Evidence.at(passes, prior, run)
         told: dict[str, list[float]] = {}
         factors, r = dict.fromkeys(prior, 1.0), 1.0
         if self.prior_precision == "validation":
@@ -130,7 +129,8 @@ class Laplace(Method):
             factors = dict.fromkeys(prior, min(tried, key=lambda m: tried[m]))
             told = {"tried_factor": [*tried], "tried_nll": [*tried.values()]}
         elif self.noise or self.prior_precision in TUNED:
-            factors, r = evidence.best(curved.eigenvalues(prior), self._groups(prior), self.noise is not None)
+            groups = groups_of(prior, self.prior_precision)
+            factors, r = evidence.best(curved.eigenvalues(prior), groups, self.noise is not None)
         family, volume = _posterior(passes, curved, prior, factors, r)
         told |= {"log_evidence": [evidence.value(volume, factors, r)], "prior_factor": list(factors.values())}
         return Finished(family, told)
@@ -156,25 +156,14 @@ class Laplace(Method):
         total = sum(x.numel() for x in passes.params.values())
         return self.structure or ("full" if total <= SMALL else "kronecker")
 
-    def _groups(self, names: Iterable[str]) -> dict[str, str]:
-        """Which tensors have one factor of the prior's precision."""
-        if self.prior_precision not in TUNED:
-            return {}
-        return {n: n.rpartition(".")[0] if self.prior_precision == "layers" else "" for n in names}
-
     def _check(self, problem: Problem, n: int) -> None:
         if not isinstance(problem.prior, Normal):
             raise ValueError(
                 f"Laplace adds the curvature of a Normal prior, got {type(problem.prior).__name__}: fit it under "
                 "bn.priors.Normal, or use a method that samples"
             )
-        likelihood = problem.likelihood
-        scalar = isinstance(likelihood, Gaussian) and likelihood.learned and isinstance(likelihood.noise, float)
-        if self.noise and not scalar:
-            raise ValueError(
-                "noise='marglik' is for Gaussian(noise=..., learned=True) with one noise for all outputs, got "
-                f"{likelihood}"
-            )
+        if self.noise:
+            check_noise(problem.likelihood)
         if self.subset is not None and self.subset > n:
             raise ValueError(f"expected a subset of at most the {n:,} examples there are, got {self.subset:,}")
 
@@ -195,11 +184,10 @@ class Laplace(Method):
 
     def _prior(self, problem: Problem, passes: Passes) -> dict[str, float]:
         """The prior's precision of each tensor."""
-        assert isinstance(problem.prior, Normal)
         if isinstance(self.prior_precision, (int, float)):
             return dict.fromkeys(passes.params, float(self.prior_precision))
-        scales = problem.prior.scales(problem.split(passes.point.params)[0])
-        prior = {n: scales[n] ** -2 for n in passes.params}
+        known = precisions(problem, problem.split(passes.point.params)[0])
+        prior = {n: known[n] for n in passes.params}
         if self.structure == "low-rank":
             one_precision(prior)  # refused before anything is computed
         return prior
@@ -270,17 +258,6 @@ class Laplace(Method):
             made = bench.fit(cls(), cold.problem, cold.data, start=cold.mean)
             name = f"covariance at temperature 0.3 ({cold.problem.temper})"
             yield bench.close(name, "its Lambda^-1", bench.covariance(made), cold.covariance, 1e-12)
-
-
-def _evidence(passes: Passes, prior: Mapping[str, float], run: Pass) -> Evidence:
-    problem = passes.problem
-    assert isinstance(problem.prior, Normal)
-    centre = problem.prior.centre or {}
-    away = {n: x - centre[n].to(x) if n in centre else x for n, x in passes.params.items()}
-    distance = {n: prior[n] * float(x.double().square().sum()) for n, x in away.items()}
-    log_noise = passes.point.params.get(LOG_NOISE)
-    known = float(log_noise) if log_noise is not None and log_noise.dim() == 0 else 0.0
-    return Evidence(run.log_likelihood, run.elements, problem.shares, distance, known)
 
 
 def _posterior(

@@ -3,20 +3,35 @@
     theta* = argmin_theta U(theta),   U = -sum_n log p(y_n | x_n, theta) - log p(theta)
 
 A deep ensemble (Lakshminarayanan et al. 2017) is M such modes from M initialisations, each with its own shuffling.
+The precision of the prior and the noise of a Gaussian can be learned on the way, by marginal likelihood (Immer et al.
+2021): then theta* is the mode under those that were found, which are each member's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..engine import GradientMethod, Schedule
+import torch
+
+from ..core.noise import Noise
+from ..core.tree import Params, Point
+from ..curvature import online
+from ..curvature.evidence import LOG_NOISE
+from ..curvature.passes import Passes
+from ..data import Data
+from ..engine import Descent, Finished, GradientMethod, Info, Schedule, Tuned
 from ..engine.method import Entry
+from ..families import Delta, Family
 from ..optim import SGD, Adam, Cosine, Optimizer
+from ..problem import Batch, Problem
+from ..problem.priors import Normal
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
+
+BEGIN = 0.1  # of the steps come first: a curvature where parameters are at random says nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +39,104 @@ class MAP(GradientMethod):
     """The most probable parameters, by gradient descent on the potential per example, U T / N.
 
     The prior is part of U, so no weight decay is needed. The default step size decays to zero along a cosine, so that
-    the end is a mode and not a place around which the last batches swing.
+    the end is a mode and not a place around which the last batches swing. A noise that is learned with the parameters
+    (a likelihood with `learned=True`) goes to the size of the training residuals, which is too small where a network
+    can fit the noise; `noise="marglik"` counts the parameters that the data determine.
     """
 
     epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
     patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: never
+    prior_precision: str | None = None  # learn a factor of the prior's: "marglik" one, "layers" one a layer; None: no
+    noise: str | None = None  # learn the noise of a Gaussian with learned=True by "marglik"; None: with the parameters
+    structure: str = "kronecker"  # of the curvature in the marginal likelihood: or diagonal, cheaper; full, if small
+    every: int = 5  # reports between steps up the marginal likelihood: a pass over the data each, 18 of them at most
+    subset: int | None = None  # examples whose curvature stands for all N, drawn anew each time; None: all examples
 
     def __post_init__(self) -> None:
         if self.patience is not None and self.patience < 1:
             raise ValueError(f"expected patience of at least 1 report, or None, got {self.patience}")
+        if self.prior_precision not in (None, *online.TUNED):
+            raise ValueError(f"expected prior_precision 'marglik', 'layers' or None, got {self.prior_precision!r}")
+        if self.noise not in (None, "marglik"):
+            raise ValueError(f"expected noise 'marglik' or None, got {self.noise!r}")
+        if self.structure not in online.STRUCTURES:
+            raise ValueError(f"expected a structure among {', '.join(online.STRUCTURES)}, got {self.structure!r}")
+        if self.structure == "full" and self.prior_precision == "layers":
+            raise ValueError("prior_precision='layers' needs layers apart: take structure='kronecker' or 'diagonal'")
+        for name in ("every", "subset"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"expected {name} of at least 1, got {value}")
+
+    @property
+    def tunes(self) -> bool:  # type: ignore[override]
+        """Whether anything is learned by marginal likelihood."""
+        return self.prior_precision is not None or self.noise is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the loss is the potential under the problem's own prior and noise."""
+        return not self.tunes
+
+    def adapt(self, problem: Problem) -> Problem:
+        if self.tunes:
+            online.check(problem, self.noise is not None)
+        return problem
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
+
+    def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
+        """With a factor of the prior's precision for each tensor, where they are learned."""
+        network = problem.split(point.params)[0] if self.prior_precision else {}
+        factors: Params = {n: torch.ones((), dtype=x.dtype, device=x.device) for n, x in network.items()}
+        return Descent(point.params, point.buffers, self.optimizer.init(point.params), factors)
+
+    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
+        if self.noise:  # moves between steps alone
+            params = params | {LOG_NOISE: params[LOG_NOISE].detach()}
+        if not self.prior_precision:
+            return GradientMethod.loss(self, params, state, batch, problem, noise)
+        assert isinstance(problem.prior, Normal)
+        energy, buffers = problem.data_potential(params, state.buffers, batch, noise, "train")
+        each = problem.prior.energies(problem.split(params)[0])
+        prior = torch.stack([state.memory[n] * x for n, x in each.items()]).sum() / problem.prior_temperature
+        return Info((energy + prior) / problem.scale(batch.total), buffers=buffers)
+
+    def tune(self, state: Descent, report: int, step: int, problem: Problem, data: Data, noise: Noise) -> Tuned | None:
+        """A step up the marginal likelihood."""
+        if report % self.every or step < BEGIN * self.schedule(data.n).steps:
+            return None
+        if self.subset is not None and self.subset > data.n:
+            raise ValueError(f"expected a subset of at most the {data.n:,} examples there are, got {self.subset:,}")
+        network = problem.split(state.params)[0]
+        passes = Passes(
+            problem=problem, point=self.point(state), data=data, names=tuple(network), noise=noise, subset=self.subset
+        )
+        factors = {n: float(state.memory[n]) if n in state.memory else 1.0 for n in network}
+        groups = online.groups_of(network, self.prior_precision)
+        found = online.climb(passes, self.structure, groups, factors, self.noise is not None)  # type: ignore[arg-type]
+        memory = {n: torch.full_like(x, found.factors[n]) for n, x in state.memory.items()}
+        params = dict(state.params)
+        if found.log_noise is not None:
+            params[LOG_NOISE] = torch.full_like(params[LOG_NOISE], found.log_noise)
+        told = {"evidence_step": float(step), "log_evidence": found.log_evidence}
+        return Tuned(Descent(params, state.buffers, state.moments, memory), told)
+
+    def finish(
+        self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> Family | Finished:
+        """The point where descent ended, and what was learned: the prior's precision of each tensor, the noise."""
+        family = Delta(state.params, state.buffers)
+        told: dict[str, list[Any]] = {}
+        if self.prior_precision:
+            known = online.precisions(problem, problem.split(state.params)[0])
+            told["prior_precision"] = [float(state.memory[n]) * x for n, x in known.items()]
+        if self.noise:
+            told["noise"] = [float(state.params[LOG_NOISE].exp())]
+        return Finished(family, told) if told else family
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

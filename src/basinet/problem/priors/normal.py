@@ -32,9 +32,12 @@ class Normal(Prior):
         check_scale(self.scale, "standard deviation")
 
     def energy(self, params: Params) -> Tensor:
+        return torch.stack(list(self.energies(params).values())).sum()
+
+    def energies(self, params: Params) -> Params:
+        """The energy of each tensor, ()."""
         scales = self.scales(params)
-        each = [self._centred(n, x).square().sum() * (0.5 / scales[n] ** 2) for n, x in params.items()]
-        return torch.stack(each).sum()
+        return {n: self._centred(n, x).square().sum() * (0.5 / scales[n] ** 2) for n, x in params.items()}
 
     def log_normaliser(self, params: Params) -> Tensor:
         scales = self.scales(params)
