@@ -109,6 +109,38 @@ def pep() -> None:
     plt.close()
 
 
+def local() -> None:
+    """Local posteriors around the members of an ensemble, against their number, from the committed records."""
+    lines = (HERE.parent / "results" / "local.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    colours = ("black", "#e69f00", "#56b4e9", "#cc79a7", ORANGE, BLUE, "#009e73", "#999933")
+    drawn = dict(zip(dict.fromkeys(r["method"] for r in records), colours))
+    _, axes = plt.subplots(2, 3, figsize=(10, 6), sharex=True)
+    names = {"digits": "digits", "fashion_mnist": "Fashion-MNIST"}
+    less, fashion = "NLL less the ensemble's", "fashion_mnist"
+    panels = (
+        *(("digits", "nll", "NLL"), ("digits", "over_ensemble", less), (fashion, "ece", "ECE")),
+        *((fashion, "nll", "NLL"), (fashion, "over_ensemble", less), (fashion, "auroc", "AUROC against MNIST")),
+    )
+    for ax, (name, score, title) in zip(axes.flat, panels):
+        for r in (r for r in records if r["data"] == name):
+            curve, colour = r["curve"], drawn[r["method"]]
+            sizes = [x["size"] for x in curve]
+            ax.plot(sizes, [x[score] for x in curve], color=colour, lw=1.4, label=r["method"])
+            if score == "over_ensemble":
+                low, high = ([x[k] for x in curve] for k in ("low", "high"))
+                ax.fill_between(sizes, low, high, color=colour, alpha=0.08, lw=0)
+        ax.set_title(f"{names[name]}: {title}", fontsize=10)
+        ax.set_xticks([1, 5, 10, 15, 20])
+    for ax in axes[1]:
+        ax.set_xlabel("members")
+    handles = axes[1, 0].get_legend_handles_labels()
+    plt.figlegend(*handles, loc="lower center", ncols=4, frameon=False, fontsize=8)
+    plt.tight_layout(rect=(0, 0.08, 1, 1))
+    plt.savefig(HERE / "local.png")
+    plt.close()
+
+
 def cost() -> None:
     """Time and memory against members, parameters and examples, from the committed records."""
     lines = (HERE.parent / "results" / "bench-scaling.jsonl").read_text().splitlines()
@@ -203,6 +235,7 @@ if __name__ == "__main__":
     gaps()
     size()
     pep()
+    local()
     cost()
     repulsion()
     if len(sys.argv) > 1:

@@ -1,5 +1,6 @@
 """The README tells the truth: its program prints what it says, its tree is the tree, its methods are the methods."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from basinet.methods import discover
+from basinet.studies import resnets
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -35,6 +37,21 @@ def test_the_tree_is_the_tree():
     top = {line.split()[0] for line in lines if not line.startswith(" ")}
     assert all((ROOT / name).is_dir() for name in top)
     assert all(len(line.split()) > 1 for line in lines if line.startswith("  "))
+
+
+def test_the_table_of_resnets_is_that_of_the_records():
+    lines = (ROOT / "results" / "resnets.jsonl").read_text().splitlines()
+    rows = [r for r in map(json.loads, lines) if r["kind"] == "row" and r["n_report"] == 5000]
+    found: dict[str, list[float]] = {}
+    for r in rows:
+        found.setdefault(r["method"], []).append(r["nll"])
+        if r["network"] == resnets.FOUR:
+            found[r["method"]] += [r["scores"][k] for k in ("brier", "ece", "accuracy")]
+            found[r["method"]] += [r["auroc"][k] for k in ("svhn", "cifar100")]
+    table = re.search(r"\| method \| ResNet-20 .*?\n\n", README, re.DOTALL)[0].strip().splitlines()[2:]
+    cells = [[x.strip() for x in line.strip("|").split("|")] for line in table]
+    told = {name: [float(x) for x in values if x] for name, *values in cells}
+    assert told == {name: pytest.approx(values, abs=5.1e-4) for name, values in found.items()}
 
 
 def test_the_table_of_methods_lists_every_method():
