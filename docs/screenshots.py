@@ -28,5 +28,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         written = write_report(Path(sys.argv[1]), Path(folder) / "report.html")
         shoot(written, "report", 1180, 1180)
-        shoot(written, "report-dark", 1180, 1000, dark=True, at="differences")
+        shoot(written, "report-dark", 1180, 580, dark=True, at="differences")
         shoot(written, "report-phone", 390, 844, at="cost")

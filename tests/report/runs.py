@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def _row(
             }
         ],
         "curves": _curves(label, members),
-        "arrays": f"arrays/{label.replace(' ', '-')}-{seed}.npz",
+        "arrays": f"arrays/{re.sub('[^a-zA-Z0-9]+', '-', label)}-{seed}.npz",
         "time": "2026-11-15T21:05:00+00:00",
         "versions": {"basinet": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
     }

@@ -14,10 +14,11 @@ TAB, ENTER, DOWN = "\ue004", "\ue007", "\ue015"
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """A page of every kind."""
+    """A page of every kind; those of labels and of real numbers with fewer rows."""
+    few = {name: METHODS[name] for name in ("MAP", "deep ensemble", "PEP", "Laplace")}
     made = {}
-    for kind, inputs in (("classes", "images"), ("labels", "rows"), ("real", "rows")):
-        folder = make_run(tmp_path_factory.mktemp(kind), kind, inputs=inputs, seeds=1 if kind == "labels" else 2)
+    for kind, inputs, labels in (("classes", "images", METHODS), ("labels", "rows", few), ("real", "rows", few)):
+        folder = make_run(tmp_path_factory.mktemp(kind), kind, inputs=inputs, labels=labels, seeds=2)
         made[kind] = write_report(folder)
     return made
 
@@ -207,3 +208,40 @@ def test_a_phone_shows_all_without_scrolling_sideways(browser, pages, kind):
     )
     assert min(sizes) >= 24  # what a finger hits
     assert browser.complaints() == []
+
+
+def test_names_with_tags_are_text_in_figures_too(browser, tmp_path):
+    name = '<b>bold</b> & <a href="x">y</a>'
+    labels = {name: (2, 0.5, 1.0), "MAP": (1, 1.0, 1.0)}
+    browser.resize(1280, 900)
+    browser.open(write_report(make_run(tmp_path, labels=labels, n=50)))
+    show(browser, "differences")
+    show(browser, "cost")
+    ticks = browser.texts("#differences .ytick text")
+    assert any(tick.startswith("<b>bold</b> & <a href=") for tick in ticks), ticks
+    assert name[:23] in browser.texts("#cost .textpoint")[0]
+    assert browser.run("return document.querySelectorAll('.panel a').length") == 0
+
+
+def test_switching_faster_than_figures_are_drawn(browser, pages):
+    browser.resize(1280, 900)
+    browser.open(pages["classes"])
+    show(browser, "reliability")
+    last = browser.run(
+        """
+        const select = document.querySelector("#reliability select");
+        for (let round = 0; round < 3; round += 1) {
+          for (let i = 0; i < select.options.length; i += 1) {
+            select.selectedIndex = i;
+            select.dispatchEvent(new Event("change"));
+          }
+        }
+        document.getElementById("theme").click();
+        return select.value;
+        """
+    )
+    until(browser, "return document.querySelector('#reliability figure').dataset.drawn === arguments[0]", last)
+    assert browser.run("return document.querySelectorAll('#reliability .panel').length") == 2
+    time.sleep(0.5)  # what went wrong may be said late
+    assert browser.complaints() == []
+    browser.run("localStorage.clear()")

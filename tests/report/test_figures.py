@@ -46,7 +46,7 @@ def test_differences_are_the_runs(tmp_path):
 
 
 def test_a_row_that_is_far_off_does_not_set_the_scale(tmp_path):
-    make_run(tmp_path, "real", labels=METHODS | {"diverged": (5, 0.7, 500.0)})  # far too sure: an enormous NLL
+    make_run(tmp_path, "real", labels=METHODS | {"diverged": (5, 0.7, 2000.0)})  # far too sure: an enormous NLL
     for key in ("differences", "cost", "size"):
         view = made(tmp_path, key).views[0]
         [panel] = view.panels
@@ -84,6 +84,17 @@ def test_risk_at_full_coverage_is_the_score(tmp_path):
         run = read_run(make_run(tmp_path / kind, kind))
         for s in made(tmp_path / kind, "risk").views[0].panels[0].series:
             assert s.y[-1] == pytest.approx(score(next(r for r in run.rows if r.name == s.row)), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classes", "real"])
+def test_histograms_of_uncertainty_count_everyone(tmp_path, kind):
+    run = read_run(make_run(tmp_path, kind))
+    for view, row in zip(made(tmp_path, "ood").views[1:], run.rows):
+        test, away = view.panels[0].series
+        assert sum(test.y) == pytest.approx(1) and sum(away.y) == pytest.approx(1) and test.x == away.x
+        values = row.arrays[0]["test_uncertainty"].astype(float)
+        values = np.log10(values) if kind == "real" else values
+        assert np.dot(test.x, test.y) == pytest.approx(values.mean(), abs=test.width)  # to the width of a bin
 
 
 def test_the_split_sums_to_the_whole(tmp_path):

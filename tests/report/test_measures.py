@@ -101,9 +101,9 @@ def test_what_is_off_scale_is_far_above_the_others():
         found = np.array(values, dtype=float)
         return measures.off_scale(found, found - bar, found + bar).tolist()
 
-    assert off(1, 2, 3, 4, 44) == [False] * 4 + [True]  # the median and 20 times the range of 1, 2, 3 make 43
-    assert not any(off(1, 2, 3, 4, 42))
-    assert not any(off(1, 2, 3, 4, 44, bar=0.5))  # with their bars they range further
+    assert off(1, 2, 3, 4, 204) == [False] * 4 + [True]  # the median and 100 times the range of 1, 2, 3 make 203
+    assert not any(off(1, 2, 3, 4, 202))
+    assert not any(off(1, 2, 3, 4, 204, bar=0.5))  # with their bars they range further
     assert not any(off(1, 1, 1, 900))  # no range to measure by
     assert not any(off(1, 2, 900))  # too few to call one the odd one
 

@@ -20,6 +20,7 @@ SCORES = {  # of size curves: name, whether it is a share
     "ece": ("ECE", False),
     "accuracy": ("accuracy", True),
     "auroc": ("AUROC", False),
+    "ood_auroc": ("OOD AUROC", False),
     "rmse": ("RMSE", False),
     "crps": ("CRPS", False),
 }
@@ -83,7 +84,7 @@ def cost(run: Run) -> Figure | None:
         if len(rows) < 2:
             continue
         x, y = np.array([r.value(key) for r in rows]), np.array([r.value("nll") for r in rows])
-        on = measures.front(x, y)
+        on = measures.front(x, np.round(y, 6))  # rounding errors make no front; rows come the best and cheapest first
         line = [*x[on].tolist(), x.max()], [*y[on].tolist(), y.min()]
         series = [Series("steps", *line, "Pareto front", tone="reference")]
         series += [
@@ -137,7 +138,7 @@ def size(run: Run) -> Figure | None:
             low, high = (mean - sd).tolist(), (mean + sd).tolist()
             series.append(Series("line", sizes, mean.tolist(), row, row=row, low=low, high=high))
         if series:
-            higher = key in ("accuracy", "auroc")
+            higher = key in ("accuracy", "auroc", "ood_auroc")
             span, note = (None, "") if higher else _scale({s.name: ([*s.y, *s.low, *s.high], s.y[-1]) for s in series})
             panel = Panel(Axis("members", whole=True), Axis(name, percent=percent, span=span), series)
             views.append(View(name, [panel], note))
@@ -345,10 +346,7 @@ def ood(run: Run) -> Figure | None:
             points.append(Series("points", [float(np.mean(found))], [row.name], row.name, row=row.name))
         here, away = row.joined("test_uncertainty"), row.joined("ood_uncertainty")
         if here is not None and away is not None:
-            both = np.concatenate([here.reshape(-1), away.reshape(-1)]).astype(np.float64)
-            both = both[np.isfinite(both)]
-            if both.size:
-                views.append(View(row.name, [_histograms(run, here, away, name, float(np.quantile(both, 0.99)))]))
+            views.append(View(row.name, [_histograms(run, here, away, name)]))
     if points:
         names = [p.name for p in points]
         lowest = min([0.48, *(p.x[0] - 0.02 for p in points)])
@@ -368,8 +366,17 @@ def ood(run: Run) -> Figure | None:
     )
 
 
-def _histograms(run: Run, here: np.ndarray, away: np.ndarray, name: str, top: float) -> Panel:
-    edges = np.linspace(0.0, max(top, 1e-12), 31)
+def _histograms(run: Run, here: np.ndarray, away: np.ndarray, name: str) -> Panel:
+    """Both over one range; of variances, which differ by orders of magnitude, the logarithms."""
+    here, away = (np.asarray(v, dtype=np.float64).reshape(-1) for v in (here, away))
+    what = "entropy (nats)"
+    if run.kind == "real":
+        here, away = (np.log10(np.maximum(v, 1e-30)) for v in (here, away))
+        what = f"log10 of the variance{_of(run.unit)}"
+    both = np.concatenate([here, away])
+    both = both[np.isfinite(both)] if np.isfinite(both).any() else np.zeros(1)
+    low, high = (0.0 if run.kind != "real" else float(both.min())), float(np.quantile(both, 0.99))
+    edges = np.linspace(low, max(high, low + 1e-9), 31)
     middle, width = ((edges[1:] + edges[:-1]) / 2).tolist(), float(edges[1] - edges[0])
     bars = [
         Series(
@@ -377,7 +384,6 @@ def _histograms(run: Run, here: np.ndarray, away: np.ndarray, name: str, top: fl
         )
         for v, word, tone in ((here, "test", "first"), (away, name, "second"))
     ]
-    what = "predictive variance" if run.kind == "real" else "predictive entropy (nats)"
     return Panel(Axis(what), Axis("examples", percent=True), bars)
 
 

@@ -12,7 +12,7 @@ BINS = 15  # of confidence, as the records' ECE
 LEVEL = 0.95  # of every interval in the report, if it is not said otherwise
 RESAMPLES = 2000
 LARGE = 50_000
-FAR = 20
+FAR = 100
 
 
 class Difference(NamedTuple):
