@@ -5,7 +5,8 @@ PY := .venv/bin/python
 .PHONY: demo test slow lint types clean
 
 demo: .venv/ready
-	.venv/bin/basinet compare digits
+	.venv/bin/basinet compare digits --out runs/digits
+	.venv/bin/basinet report runs/digits
 
 # two workers with one thread each: faster than one worker with two threads, and steady on a busy machine
 test: .venv/ready

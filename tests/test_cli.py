@@ -35,25 +35,32 @@ def test_version_and_help():
 
 def test_compare_prints_a_table_and_leaves_records_and_a_pool(tmp_path):
     out = tmp_path / "run"
-    result = invoke("compare", "wine", "--members", "3", "--out", str(out))
+    result = invoke("compare", "wine", "--methods", "MAP,Laplace", "--members", "3", "--out", str(out))
     assert result.exit_code == 0, result.output
     for word in (
         "method",
         "members",
         "NLL",
+        "difference (95 %)",
         "Brier",
         "ECE",
         "accuracy",
         "epistemic",
-        "seconds",
+        "fit s",
+        "predict",
         "deep ensemble",
-        "EMA",
+        "mixture of Laplaces",
+        "reference",
+        "n = 36",
     ):
         assert word in result.output
+    assert max(map(len, result.stdout.splitlines())) <= 120 and "…" not in result.stdout
     records = read_records(out / "records.jsonl")
-    assert [(r["method"], r["members"]) for r in records if r["recipe"]["type"] == "method/MAP"] == [
+    assert [(r["method"], r["members"]) for r in records] == [
         ("MAP", 1),
         ("deep ensemble", 3),
+        ("Laplace", 1),
+        ("mixture of Laplaces", 3),
     ]
     for record in records:
         assert record["data"] == "wine" and record["seed"] == 0 and record["n_test"] == record["scores"]["n"]
@@ -65,17 +72,20 @@ def test_compare_prints_a_table_and_leaves_records_and_a_pool(tmp_path):
 def test_compare_of_regression_has_its_own_columns(tmp_path):
     result = invoke("compare", "diabetes", "--method", "map", "--members", "2", "--out", str(tmp_path / "run"))
     assert result.exit_code == 0, result.output
-    assert all(word in result.output for word in ("RMSE", "CRPS", "90% interval"))
+    assert all(word in result.output for word in ("RMSE", "CRPS", "in 90%"))
+    assert "…" not in result.stdout
 
 
 def test_the_same_command_again_trains_nothing_and_says_the_same(tmp_path):
     words = ("compare", "wine", "--method", "MAP", "--members", "2", "--out", str(tmp_path))
-    assert invoke(*words).exit_code == 0
-    files = {p: p.stat().st_mtime_ns for p in (tmp_path / "pool").rglob("*.safetensors")}
-    assert invoke(*words).exit_code == 0
-    assert files == {p: p.stat().st_mtime_ns for p in (tmp_path / "pool").rglob("*.safetensors")}
-    records = read_records(tmp_path / "records.jsonl")
-    assert [r["scores"] for r in records[:2]] == [r["scores"] for r in records[2:]]
+    first = invoke(*words)
+    assert first.exit_code == 0
+    files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
+    records = (tmp_path / "records.jsonl").read_bytes()
+    again = invoke(*words)
+    assert again.exit_code == 0 and "MAP: in" in again.output and again.stdout == first.stdout
+    assert files == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
+    assert records == (tmp_path / "records.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -83,6 +93,12 @@ def test_the_same_command_again_trains_nothing_and_says_the_same(tmp_path):
     [
         (("compare", "digit"), "Did you mean 'digits'?"),
         (("compare", "digits", "--method", "MPA"), "Did you mean 'MAP'?"),
+        (
+            ("compare", "digits", "--methods", "MAP", "--budget", "an hour"),
+            "expected a budget such as 60s or 20000steps",
+        ),
+        (("compare", "digits", "--methods", "MAP", "--against", "mpa"), "Did you mean 'map'?"),
+        (("compare", "digits", "--weights", "no.safetensors"), "no.safetensors: there is no such file"),
         (("methods", "MPA"), "Did you mean 'MAP'?"),
         (("check", "MPA"), "Did you mean 'MAP'?"),
         (("study", "siz"), "Did you mean 'size'?"),

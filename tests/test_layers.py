@@ -42,7 +42,7 @@ LAYERS = (
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 LATE = {("posterior", "saving")}  # Posterior.save hands itself over when it is called
-HEAVY = ("rich", "typer", "sklearn", "scipy", "matplotlib", "pandas")
+HEAVY = ("rich", "typer", "sklearn", "scipy", "matplotlib", "pandas", "plotly")
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 
@@ -151,6 +151,14 @@ def test_importing_basinet_needs_little():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert "torch" in loaded and not [name for name in HEAVY if name in loaded]
+
+
+def test_the_report_needs_no_torch_of_its_own():
+    for path in (path for path in FILES if path.parts[0] == "report"):
+        nodes = list(ast.walk(ast.parse((ROOT / path).read_text())))
+        named = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        named += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        assert not [name for name in named if name.split(".")[0] == "torch"], path
 
 
 def vmaps(source: str) -> bool:

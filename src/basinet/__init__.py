@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import curvature, data, families, metrics, networks, optim
 from .checkpoints import swag_of_checkpoints
+from .compare import compare
 from .core.noise import Noise
 from .core.version import VERSION as __version__
 from .data import Data, corruptions, datasets
@@ -38,6 +39,7 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "compare",
     "corruptions",
     "curvature",
     "data",

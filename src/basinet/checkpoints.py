@@ -66,6 +66,12 @@ def swag_of_checkpoints(
     return Posterior((Part(problem, stack([family]), (Member(0, 0),), inputs=inputs, info=info),))
 
 
+def read_weights(path: Path | str, problem: Problem) -> Point:
+    """The point at which the weights in a file stand: of the problem's network, and nothing else. What the likelihood
+    learns is where it starts."""
+    return _read(Path(path), problem, problem.init(Noise.seed(0)))
+
+
 def _listed(files: Path | str | Iterable[Path | str]) -> list[Path]:
     """The checkpoints in order."""
     if not isinstance(files, (str, Path)):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from .networks import MLP
 from .pool import FileError, decode, encode, fingerprint, read_json, write_json
 from .posterior import Posterior
 from .problem import Problem
-from .problem.likelihoods import Categorical, Gaussian, Likelihood
+from .problem.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .saving import MANIFEST, load
 from .scoring import BUDGET
 
@@ -29,16 +30,23 @@ Maker = Callable[[int, int], nn.Module]  # (inputs, outputs) -> network
 TABLE = "table.json"
 
 
-def problem_for(inputs: int, outputs: int, classes: bool, make: Maker | None = None) -> Problem:
-    """The same, from the sizes."""
-    make = make or default_network(classes)
-    likelihood: Likelihood = Categorical() if classes else Gaussian(noise=0.5, learned=True)
-    return Problem(lambda: make(inputs, outputs), likelihood)
+Kind = Literal["classes", "labels", "real"]
 
 
-def default_network(classes: bool) -> Maker:
-    """An MLP with two hidden layers: of 200 for classes, of 50 for real numbers."""
-    return lambda inputs, outputs: MLP(inputs, outputs, hidden=(200, 200) if classes else (50, 50))
+def problem_for(inputs: int, outputs: int, kind: Kind, make: Maker | None = None) -> Problem:
+    """A network, likelihood and prior for so many inputs and outputs and targets of that kind."""
+    make = make or default_network(kind)
+    likelihoods: dict[Kind, Likelihood] = {
+        "classes": Categorical(),
+        "labels": Bernoulli(),
+        "real": Gaussian(noise=0.5, learned=True),
+    }
+    return Problem(lambda: make(inputs, outputs), likelihoods[kind])
+
+
+def default_network(kind: Kind) -> Maker:
+    """An MLP with two hidden layers: of 200 for classes and labels, of 50 for real numbers."""
+    return lambda inputs, outputs: MLP(inputs, outputs, hidden=(50, 50) if kind == "real" else (200, 200))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +85,7 @@ class Fitted:
             encoder = decode(found["encoder"], {})
         except (ValueError, KeyError, TypeError) as error:
             raise FileError(folder / TABLE, str(error)) from error
-        network = make or default_network(encoder.class_names is not None)
+        network = make or default_network(encoder.target.what)
         posterior = load(folder, lambda: network(len(encoder.features), encoder.target.outputs), device)
         return Fitted(posterior, encoder, found["file"], found["checksum"], found["model"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from .predict import ClassPredictive, CountPredictive, LabelPredictive, NumberPr
 from .problem.likelihoods import ClassLikelihood, Likelihood
 
 BUDGET = 512 * 2**20  # bytes that outputs and what is computed from them may take while streaming
+BLOCK = 2**22  # probabilities that are put into bins at once
 BINS = 15  # of confidence
 LEVEL = 0.9  # of the interval whose coverage is reported
 
@@ -53,13 +54,14 @@ def score(
             raise TypeError(
                 f"a posterior is scored on bn.Data, got {type(truth).__name__}: pass splits.test, or score a predictive"
             )
-        return _summary(_streamed(predictions, truth, samples, via, seed), bins, seed)
+        chunks = predicted(predictions, truth, samples, via, seed)
+        return summary_of([pieces_of(*chunk, bins) for chunk in chunks], bins, seed)
     if isinstance(truth, Stream):
         raise TypeError("a predictive in memory is scored on its targets: score a stream with the posterior itself")
     mask = counted(truth) if isinstance(truth, Data) else None
     targets = truth.targets if isinstance(truth, Data) else truth
     _check_targets(predictions, targets)
-    return _summary(_pieces(predictions, targets, mask), bins, seed)
+    return summary_of([pieces_of(predictions, targets, mask, bins)], bins, seed)
 
 
 def size_curve(
@@ -86,7 +88,7 @@ def size_curve(
     alone = {name: math.fsum(row[name] for row in singles) / m for name in singles[0]}
     rows = []
     for size in sizes:
-        chosen = _subsets(m, size, subsets, Noise.seed(seed).split(size))
+        chosen = subsets_of(m, size, subsets, seed)
         found = [singles[c[0]] if size == 1 else _brief(predictive[c], targets) for c in chosen]
         row: dict[str, float] = {"size": size, "subsets": len(chosen)}
         for name in alone:
@@ -114,8 +116,11 @@ def _check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None
         likelihood.check(outputs, targets)
 
 
-def _pieces(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    """What the scores are computed from: one row an example for log_prob, an element of the targets for the rest."""
+def pieces_of(
+    predictive: Predictive, targets: Tensor, mask: Tensor | None = None, bins: int = BINS
+) -> dict[str, Tensor]:
+    """What the scores are computed from: one row an example for log_prob, an element of the targets for the rest; and
+    `residuals` (labels, bins, classes), summed over rows, in the place of all probabilities."""
     device = predictive.outputs.device
     targets = targets.to(device)
     here = torch.ones(targets.shape, dtype=torch.bool, device=device) if mask is None else mask.to(device)
@@ -125,9 +130,17 @@ def _pieces(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> dic
     for name in predictive.parts:
         pieces[name] = getattr(predictive, name).reshape(-1)[flat]
     if isinstance(predictive, (ClassPredictive, LabelPredictive)):
-        probs, label = _rows(predictive)
-        pieces["entropy"] = predictive.entropy.reshape(-1)[flat]
-        return pieces | {"probs": probs[flat], "label": label[flat], "targets": targets.reshape(-1)[flat].long()}
+        probs, label = (x[flat] for x in _rows(predictive))
+        own, labels = targets.reshape(-1)[flat].long(), int(_rows(predictive)[1].max()) + 1
+        best, top = probs.max(-1)
+        return pieces | {
+            "entropy": predictive.entropy.reshape(-1)[flat],
+            "confidence": best,
+            "right": torch.where(best.isnan(), best, (top == own).to(best.dtype)),
+            "brier": probs.square().sum(-1) - 2 * probs.gather(-1, own[:, None])[:, 0] + 1,
+            "label": label,
+            "residuals": _residuals(probs, own, label, labels, bins),
+        }
     assert isinstance(predictive, NumberPredictive)
     y = predictive.aligned(targets)
     low, high = predictive.interval(LEVEL)
@@ -143,16 +156,22 @@ def _pieces(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> dic
     return pieces | {name: x.reshape(-1)[flat] for name, x in found.items()}
 
 
-def _summary(pieces: dict[str, Tensor], bins: int, seed: int) -> dict[str, float]:
+def summary_of(parts: Sequence[dict[str, Tensor]], bins: int = BINS, seed: int = 0) -> dict[str, float]:
+    """The scores, from the pieces of chunks."""
+    pieces = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name != "residuals"}
     scores: dict[str, Any] = {"n": len(pieces["log_prob"]), "nll": -pieces["log_prob"].mean()}
-    if "probs" in pieces:
-        probs, targets, label = pieces["probs"], pieces["targets"], pieces["label"]
-        scores |= _class_scores(probs, targets, label, bins)
-        best, top = probs.max(-1)
+    if "label" in pieces:
+        residuals = torch.stack([part["residuals"] for part in parts]).sum(0)
+        confidence, right, label = pieces["confidence"], pieces["right"], pieces["label"]
+        counts = torch.bincount(label, minlength=len(residuals))  # rows of each label
+        each = residuals.abs().sum(1).mean(-1) / counts.clamp(min=1)
         scores |= {
-            "adaptive_ece": _over_labels(metrics.adaptive_ece, probs, targets, label, bins),
-            "classwise_ece": _over_labels(metrics.classwise_ece, probs, targets, label, bins),
-            "aurc": metrics.aurc(1 - best, (top != targets).to(probs.dtype)),
+            "brier": pieces["brier"].mean(),
+            "ece": _over_labels(confidence, right, label, bins, "width"),
+            "accuracy": right.mean(),
+            "adaptive_ece": _over_labels(confidence, right, label, bins, "mass"),
+            "classwise_ece": each[counts > 0].mean(),
+            "aurc": metrics.aurc(1 - confidence, 1 - right),
         }
         whole = "entropy"
     else:
@@ -166,12 +185,12 @@ def _summary(pieces: dict[str, Tensor], bins: int, seed: int) -> dict[str, float
             "quantile_error": metrics.quantile_calibration_error(pit),
         }
         whole = "variance"
-    parts: dict[str, Tensor] = {k: pieces[k].mean() for k in ("aleatoric", "between", "within") if k in pieces}
-    if "within" in parts:
-        scores |= {whole: sum(parts.values()), "epistemic": parts["between"] + parts["within"]}
+    split: dict[str, Tensor] = {k: pieces[k].mean() for k in ("aleatoric", "between", "within") if k in pieces}
+    if "within" in split:
+        scores |= {whole: sum(split.values()), "epistemic": split["between"] + split["within"]}
     else:
         scores |= {whole: pieces[whole].mean()}
-    scores |= parts
+    scores |= split
     return {k: float(v) for k, v in scores.items()}
 
 
@@ -185,19 +204,25 @@ def _rows(predictive: ClassPredictive | LabelPredictive) -> tuple[Tensor, Tensor
     return torch.stack((1 - p, p), -1).reshape(-1, 2), label
 
 
-def _class_scores(probs: Tensor, targets: Tensor, label: Tensor, bins: int) -> dict[str, Tensor]:
-    return {
-        "brier": metrics.brier(probs, targets),
-        "ece": _over_labels(metrics.ece, probs, targets, label, bins),
-        "accuracy": metrics.accuracy(probs, targets),
-    }
+def _residuals(probs: Tensor, targets: Tensor, label: Tensor, labels: int, bins: int) -> Tensor:
+    """Sums of p(c) - 1[c = y] over the rows whose p(c) lies in a bin, (labels, bins, classes): what the classwise
+    calibration error is made of."""
+    classes = probs.shape[-1]
+    sums = torch.zeros(labels * bins * classes, dtype=torch.float64, device=probs.device)
+    step = max(1, BLOCK // classes)
+    for p, y, k in zip(probs.split(step), targets.split(step), label.split(step)):
+        gap = p.double()
+        gap[torch.arange(len(y), device=y.device), y] -= 1
+        place = k[:, None] * bins + metrics.binning.by_width(p, bins)  # (rows, classes)
+        index = place * classes + torch.arange(classes, device=p.device)
+        sums.scatter_add_(0, index.reshape(-1), gap.reshape(-1))
+    return sums.reshape(labels, bins, classes)
 
 
-def _over_labels(
-    error: Callable[[Tensor, Tensor, int], Tensor], probs: Tensor, targets: Tensor, label: Tensor, bins: int
-) -> Tensor:
-    """The mean over labels of a calibration error."""
-    return torch.stack([error(probs[label == k], targets[label == k], bins) for k in label.unique()]).mean()
+def _over_labels(confidence: Tensor, right: Tensor, label: Tensor, bins: int, spacing: metrics.Spacing) -> Tensor:
+    """The mean over labels of the calibration error."""
+    each = [(confidence[label == k], right[label == k]) for k in label.unique()]
+    return torch.stack([metrics.calibration_gap(metrics.in_bins(c, r, bins, spacing)) for c, r in each]).mean()
 
 
 def _brief(predictive: Predictive, targets: Tensor) -> dict[str, float]:
@@ -205,8 +230,8 @@ def _brief(predictive: Predictive, targets: Tensor) -> dict[str, float]:
     targets = targets.to(predictive.outputs.device)
     scores: dict[str, Any] = {"nll": -predictive.log_prob(targets).mean()}
     if isinstance(predictive, (ClassPredictive, LabelPredictive)):
-        probs, label = _rows(predictive)
-        scores |= _class_scores(probs, targets.reshape(-1).long(), label, BINS)
+        found = summary_of([pieces_of(predictive, targets)])
+        scores |= {name: found[name] for name in ("brier", "ece", "accuracy")}
     else:
         assert isinstance(predictive, NumberPredictive)
         y = predictive.aligned(targets)
@@ -214,11 +239,11 @@ def _brief(predictive: Predictive, targets: Tensor) -> dict[str, float]:
     return {k: float(v) for k, v in scores.items()}
 
 
-def _subsets(m: int, size: int, most: int, noise: Noise) -> list[list[int]]:
+def subsets_of(m: int, size: int, most: int, seed: int = 0) -> list[list[int]]:
     """Different subsets of `size` out of m: all of them where they are few, else `most` at random."""
     if math.comb(m, size) <= most:
         return [list(c) for c in itertools.combinations(range(m), size)]
-    found: dict[tuple[int, ...], None] = {}
+    noise, found = Noise.seed(seed).split(size), dict[tuple[int, ...], None]()
     for attempt in itertools.count():
         found[tuple(sorted(noise.split(attempt).permutation(m)[:size].tolist()))] = None
         if len(found) == most:
@@ -226,16 +251,15 @@ def _subsets(m: int, size: int, most: int, noise: Noise) -> list[list[int]]:
     raise AssertionError("unreachable")
 
 
-def _streamed(
+def predicted(
     posterior: Posterior, data: Data | Stream, samples: int | None, via: Via | None, seed: int
-) -> dict[str, Tensor]:
-    """The pieces of all examples, predicted chunk by chunk."""
+) -> Iterator[tuple[Predictive, Tensor, Tensor | None]]:
+    """Predictions of all examples, chunk by chunk, each with its targets and the mask of those that count."""
     predictors = posterior.predictors(samples, via, seed, keep=True)
     first = tree_map(lambda x: x[:1], some(data).inputs)
     probe = posterior[0].predict(first, samples=1, via=via, seed=seed).outputs
     each = sum(len(p) * p.draws.samples for p in predictors) * probe.numel() * probe.element_size()
     step = max(1, BUDGET // (5 * each))  # outputs, their softmax, logarithms and products live together
-    rows = []
     place = 0  # of an input in the whole, which its noise depends on
     for part in data.once() if isinstance(data, Stream) else (data,):
         _check_fit(posterior.problem.likelihood, probe[0, 0], part.targets)
@@ -243,7 +267,5 @@ def _streamed(
         for begin in range(0, len(part.targets), step):
             here = slice(begin, begin + step)
             made = [predictor(take(inputs, here), begin=place + begin) for predictor in predictors]
-            targets, left = part.targets[here], None if mask is None else mask[here]
-            rows.append(_pieces(posterior.assemble(made), targets, left))
+            yield posterior.assemble(made), part.targets[here], None if mask is None else mask[here]
         place += len(part.targets)
-    return {name: torch.cat([r[name] for r in rows]) for name in rows[0]}

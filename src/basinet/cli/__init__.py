@@ -1,6 +1,6 @@
 """The command `basinet`."""
 
-from . import files, tools
+from . import files, report, tools
 from .app import app
 
-__all__ = ["app", "files", "tools"]
+__all__ = ["app", "files", "report", "tools"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,6 @@ from .words import (
     make_engine,
     make_recipe,
     make_rules,
-    target_name,
     user_network,
 )
 
@@ -42,18 +42,42 @@ def compare(
         ),
     ] = "digits",
     target: Target = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="A method to compare; repeat for several. Default: all of them.")
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            "--method",
+            help="Methods or rows to compare, as MAP,Laplace; all: everything. Default: what all methods offer, but "
+            "for rows that take long, which are named.",
+        ),
     ] = None,
     members: Annotated[
         int | None, typer.Option(min=2, help="Size of the ensembles. Default: what each method says, 10.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of splits, members and samples.")] = 0,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="The same compute for every row: seconds of fitting, 60s, or training steps of one network, "
+            "20000steps. Members and epochs are scaled to it. Default: what each method says."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each row, from so many seeds on one split.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the split, and the first one of members and samples.")] = 0,
+    against: Annotated[
+        str | None, typer.Option(help="The row that others are compared with. Default: that of the lowest NLL.")
+    ] = None,
     place: Annotated[
-        Path | None, typer.Option("--out", help="Run folder: records and the pool. Default: runs/DATA-SEED.")
+        Path | None, typer.Option("--out", help="Run folder: records, arrays and the pool. Default: runs/DATA-SEED.")
     ] = None,
     folder: Annotated[Path | None, typer.Option(help="Where the files of an image set are.")] = None,
     model: Network = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights of that network, trained elsewhere (safetensors, or a state_dict of torch). Methods that "
+            "begin at trained weights start there; those that train from scratch have to be asked for by --methods."
+        ),
+    ] = None,
     kind: Kind = None,
     missing: Missing = "refuse",
     unseen: Unseen = "refuse",
@@ -64,45 +88,36 @@ def compare(
 ) -> None:
     """Fit methods on a data set and compare their scores on its test part.
 
-    Prints a table, and leaves a folder with a record for each row and the pool of trained members. The same command
-    again takes what is in the pool; after an interruption it goes on. A file is cut into 60 % training, 20 % validation
-    and 20 % test rows; inputs and a real target are standardised by the training rows, and scores are in the target's
-    units.
+    Prints a table, and leaves a run folder: a record for each row and seed, arrays of predictions, and the pool of
+    trained members, which rows that start from the same networks share. The same command again, after an interruption
+    too, makes what is missing alone. A file is cut into 60 % training, 20 % validation and 20 % test rows; inputs and
+    a real target are standardised by the training rows, and scores are in the target's units.
     """
-    from .. import compare as study
-    from ..data import datasets, load_table
-    from ..data.table import READ
+    from ..compare import legend, table
+    from ..compare.api import Asking, carry_out, is_file
 
-    file = target is not None or Path(data).suffix.lower() in READ
-    where = place or Path("runs") / f"{Path(data).stem if file else data}-{seed}"
-    with clear_errors(f"members that were done are in {where / 'pool'}; the same command goes on from there"):
-        entries = study.entries_of(method or (), members)
-        engine = make_engine(device)
-        encoder = None
-        if file:
-            goal = target_name(Path(data), target)
-            splits, encoder = load_table(
-                data, goal, make_rules(kind, missing, unseen, keep, drop, category), seed=seed, say=warn
-            )
-        else:
-            splits = datasets.load(data, seed=seed, folder=folder)
+    where = place or Path("runs") / f"{Path(data).stem if is_file(data, target) else data}-{seed}"
+    with clear_errors(f"what was done is in {where}; the same command goes on from there"):
+        names = [word.strip() for words in methods or () for word in words.split(",") if word.strip()]
+        engine, make = make_engine(device), None if model is None else user_network(model)
+        rules = make_rules(kind, missing, unseen, keep, drop, category)
+        asking = Asking(target, rules, folder, make, None, weights, members, seeds, seed, engine)
+        setting, rows = asking.prepare(data, names or None, warn, ("basinet", *sys.argv[1:]))
+        splits = setting.splits
         out.print(f"[bold]{escape(splits.name)}[/bold]: {escape(splits.description)}")
         sizes = f"{splits.train.n:,} training, {splits.val.n:,} validation, {splits.test.n:,} test examples"
         out.print(f"{sizes}; seed {seed}", highlight=False)
-        problem = study.default_problem(splits, None if model is None else user_network(model))
-        run = study.compare(
-            splits, entries, out=where, problem=problem, encoder=encoder, seed=seed, engine=engine, say=say
-        )
-        heads, rows = study.table(list(run))
+        found = carry_out(setting, rows, where, budget, against, say)
+        heads, lines = table(found.summary)
         title = f"Test scores on {escape(splits.name)} (n = {splits.test.n:,})"
-        shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for head in heads:
             shown.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
-        for row in rows:
-            shown.add_row(*row)
+        for line in lines:
+            shown.add_row(*line)
         out.print(shown)
-        out.print(study.legend(splits), highlight=False)
-        out.print(f"Records: {where / 'records.jsonl'}   Members: {where / 'pool'}", **PLAIN)
+        out.print(legend(found.summary), highlight=False)
+        out.print(f"Run: {where}", **PLAIN)
 
 
 @app.command()
@@ -142,7 +157,9 @@ def fit(
     year and week. The folder also holds the pool of members: after an interruption the same command goes on, and asking
     for more members trains only those that are missing.
     """
+    from ..compare.api import target_name
     from ..data import fit_table, read_table
+    from ..data.tables import named
     from ..fit import fit as fit_members
     from ..fitted import Fitted, checksum, problem_for
     from ..scoring import score
@@ -151,17 +168,16 @@ def fit(
     with clear_errors(f"members that were done are in {where / 'pool'}; the same command goes on from there"):
         recipe, engine = make_recipe(method, setting or ()), make_engine(device)
         goal, rules = target_name(file, target), make_rules(kind, missing, unseen, keep, drop, category)
-        table = read_table(file, [goal])
+        table = read_table(file, named(goal))
         share = max(val, 1 / table.n)  # one row at least
         fractions = (1 - share, share) if val else (1.0,)
         encoder, parts = fit_table(table, goal, rules, fractions, seed=seed, say=warn)
         names = encoder.class_names
         make = None if model is None else user_network(model)
-        problem = problem_for(len(encoder.features), encoder.target.outputs, names is not None, make)
-        what = "a number" if names is None else f"{len(names):,} classes"
+        problem = problem_for(len(encoder.features), encoder.target.outputs, encoder.target.what, make)
         sizes = f"{parts[0].n:,} training, {parts[1].n if val else 0:,} validation rows"
         told = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs; {sizes}; seed {seed}"
-        out.print(f"{table.name}: {goal} ({what}) from {told}", **PLAIN)
+        out.print(f"{table.name}: {goal} ({encoder.target.told}) from {told}", **PLAIN)
         posterior = fit_members(
             recipe,
             problem,
@@ -245,7 +261,7 @@ def evaluate(
     with clear_errors():
         fitted = Fitted.load(folder, None if model is None else user_network(model), make_engine(device).place)
         encoder, posterior = fitted.encoder, fitted.posterior
-        table = read_table(file, [encoder.target.name])
+        table = read_table(file, encoder.target.sources)
         tell_strangers(encoder.strangers(table))
         digest = checksum(file)
         if digest == fitted.checksum:

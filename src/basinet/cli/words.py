@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from ..engine import Method
     from ..fitted import Maker
 
-Target = Annotated[str | None, typer.Option(help="The column to predict.")]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        help="The column to predict; or several columns of labels that are there or not, 0 or 1, as rain,wind, or an "
+        "array of them in an npz file."
+    ),
+]
 Kind = Annotated[
     str | None,
     typer.Option(
-        help="classes or real: what the target is. Default: text, true/false and up to 20 different whole numbers are "
-        "classes, other numbers are real."
+        help="classes, labels or real: what the target is. Default: several columns are labels; text, true/false and "
+        "up to 20 different whole numbers are classes, other numbers are real."
     ),
 ]
 Missing = Annotated[
@@ -63,18 +69,6 @@ Samples = Annotated[
     int | None, typer.Option(min=1, help="Samples a member. Default: what the method says; all where they are few.")
 ]
 FOLDER = Annotated[Path, typer.Argument(help="The folder that `basinet fit` wrote.")]
-
-
-def target_name(file: Path, target: str | None) -> str:
-    """The target's name; without one, an error that says which columns there are."""
-    from ..data import read_table
-    from ..data.values import listed
-
-    if target is None:
-        raise ValueError(
-            f"{file}: expected --target with the column to predict, one of {listed(read_table(file).columns)}"
-        )
-    return target
 
 
 def make_rules(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,16 @@ class Splits:
     feature_names: tuple[str, ...] | None = None
     target_mean: float = 0.0  # targets are (original - target_mean) / target_sd
     target_sd: float = 1.0
+    image: tuple[int, ...] | None = None  # height and width, where inputs are images as rows of numbers
+
+    @property
+    def kind(self) -> Literal["classes", "labels", "real"]:
+        """What the targets are: one of several classes, labels that are there or not (whole numbers, several an
+        example), or real numbers."""
+        if self.classes is not None:
+            return "classes"
+        targets = self.train.targets
+        return "labels" if not targets.is_floating_point() and targets.dim() > 1 else "real"
 
 
 def names() -> tuple[str, ...]:
@@ -86,6 +96,7 @@ def _digits(seed: int) -> Splits:
         classes=10,
         description="Handwritten digits as 8 x 8 grey images in [0, 1] (1,797, UCI optical recognition).",
         class_names=tuple(map(str, range(10))),
+        image=(8, 8),
     )
 
 

@@ -14,7 +14,7 @@ from ..core.registry import Saved
 from .columns import Column
 from .data import Data
 from .table import Table
-from .targets import Classes, Target
+from .targets import Classes, Labels, Target
 from .values import listed
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class Encoder(Saved):
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """The classes in order; None for regression."""
+        """The classes, or the labels, in order; None for regression."""
+        if isinstance(self.target, Labels):
+            return self.target.columns
         return self.target.values if isinstance(self.target, Classes) else None
 
     def data(self, table: Table) -> Data:
@@ -59,13 +61,12 @@ class Encoder(Saved):
         return torch.from_numpy(np.concatenate(parts, 1)).to(torch.get_default_dtype())
 
     def targets(self, table: Table) -> Tensor:
-        """(N,) class indices, or (N, 1) standardised numbers."""
-        name = self.target.name
-        return self.target.encode(table.column(name), f"{table.name}: target {name!r}")
+        """(N,) class indices, (N, labels) zeros and ones, or (N, 1) standardised numbers."""
+        return self.target.read(table)
 
     def strangers(self, table: Table) -> tuple[str, ...]:
         """Columns of the table that training had not."""
-        known = {self.target.name, *self.unused, *(column.name for column in self.columns)}
+        known = {*self.target.sources, *self.unused, *(column.name for column in self.columns)}
         return tuple(name for name in table.columns if name not in known)
 
     def predictions(self, predictive: Predictive, level: float = 0.9) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class Encoder(Saved):
 
         Regression: mean, sd, its parts aleatoric and epistemic (variances), and low and high, the central interval
         that holds `level`. Classes: class (the most probable), entropy and its parts aleatoric and epistemic, and a
-        probability p_NAME for each class.
+        probability p_NAME for each class. Labels: the same without class, entropies summed over labels.
         """
         return self.target.predictions(predictive, level)
 

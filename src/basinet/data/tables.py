@@ -7,6 +7,7 @@ come from the training rows alone.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from .data import Data
 from .datasets import PARTS, Splits
 from .encoder import Encoder
 from .table import Table, read_table
-from .targets import Classes, Real, Target, refuse_missing_targets
+from .targets import Classes, Labels, Real, Target, refuse_missing_targets
 from .values import Values, listed, missing, not_numbers, refuse, shown, texts, typed
 
 Say = Callable[[str], None]
@@ -28,6 +29,7 @@ _LOG: Say = logging.getLogger("basinet").warning
 
 FEW = 20  # a target of whole numbers has classes, if they are no more than this
 MANY = 1000  # values of a category, each of which is an input
+ROWS = 20  # rows from which on whole numbers that count them are taken for an identifier, in any order
 MOSTLY = 0.9  # share of numbers above which a column of text is a column of numbers with errors
 
 
@@ -35,7 +37,9 @@ MOSTLY = 0.9  # share of numbers above which a column of text is a column of num
 class Rules:
     """What to do with the columns of a table."""
 
-    kind: Literal["classes", "real"] | None = None  # of the target; None: text, booleans, few whole numbers are classes
+    kind: Literal["classes", "labels", "real"] | None = (
+        None  # of the target; None: several columns are labels; text, booleans and few whole numbers are classes
+    )
     missing: Literal["refuse", "impute"] = "refuse"  # impute: median or most frequent value, and an input that says so
     unseen: Literal["refuse", "other"] = "refuse"  # values that training had not; other: they share one input
     keep: tuple[str, ...] = ()  # columns used though they are constant or look like identifiers
@@ -43,7 +47,11 @@ class Rules:
     categories: tuple[str, ...] = ()  # columns of numbers or dates whose values are names
 
     def __post_init__(self) -> None:
-        closed = {"kind": (None, "classes", "real"), "missing": ("refuse", "impute"), "unseen": ("refuse", "other")}
+        closed = {
+            "kind": (None, "classes", "labels", "real"),
+            "missing": ("refuse", "impute"),
+            "unseen": ("refuse", "other"),
+        }
         for field, known in closed.items():
             if (got := getattr(self, field)) not in known:
                 raise ValueError(f"expected {field} among {', '.join(map(str, known))}, got {got!r}")
@@ -64,20 +72,20 @@ def load_table(
 ) -> tuple[Splits, Encoder]:
     """A csv, parquet or npz file cut into 60 % train, 20 % val and 20 % test, and the encoder fitted to train.
 
+    `target` is a column; or several columns of labels, "rain,wind", or an array (N, labels) of them in an npz file.
     `say` is called with a line for each column that is left out. Splits are by the seed, stratified for classes.
     """
-    table = read_table(file, [target])
+    table = read_table(file, named(target))
     encoder, (train, val, test) = fit_table(table, target, rules, PARTS, seed=seed, say=say)
     names, goal = encoder.class_names, encoder.target
-    kind = "a number" if names is None else f"{len(names):,} classes"
     used = f"{len(encoder.columns)} column{'s' * (len(encoder.columns) > 1)} ({len(encoder.features)} inputs)"
     splits = Splits(
         Path(file).stem,
         train,
         val,
         test,
-        classes=None if names is None else len(names),
-        description=f"{table.n:,} rows of {table.name}, {target} ({kind}) from {used}.",
+        classes=len(goal.values) if isinstance(goal, Classes) else None,
+        description=f"{table.n:,} rows of {table.name}, {target} ({goal.told}) from {used}.",
         class_names=names,
         feature_names=encoder.features,
         target_mean=goal.mean if isinstance(goal, Real) else 0.0,
@@ -96,13 +104,20 @@ def fit_table(
     say: Say = _LOG,
 ) -> tuple[Encoder, tuple[Data, ...]]:
     """An encoder whose statistics are those of the first part, and the table's rows encoded, a Data for each part."""
-    raw = table.column(target)
+    labels = _labels(table, target, rules.kind)
+    sources = labels.columns if labels else (target,)
+    raw = table.column(sources[0])
     for name in (*rules.keep, *rules.drop, *rules.categories):
         table.column(name)
-    if target in rules.drop:
-        raise ValueError(f"expected columns to drop, got the target {target!r} among them")
+    if wrong := [name for name in sources if name in rules.drop]:
+        raise ValueError(f"expected columns to drop, got the target {wrong[0]!r} among them")
     if table.n < 5:
         raise ValueError(f"{table.name}: expected at least 5 rows to learn from and to test on, got {table.n}")
+    if labels:
+        parts = Data(torch.arange(table.n), labels.read(table)).split(*fractions, seed=seed)
+        rows = [part.inputs.numpy() for part in parts]
+        columns, unused = _columns(table, sources, rules, rows[0], say)
+        return _encoded(Encoder(target=labels, columns=columns, unused=unused), table, rows)
     label = f"{table.name}: target {target!r}"
     refuse_missing_targets(raw, label)
     values = _target_values(raw, rules.kind, label)
@@ -111,9 +126,36 @@ def fit_table(
     whole = Classes(name=target, values=names).encode(raw, label) if classes else torch.zeros(table.n)
     parts = Data(torch.arange(table.n), whole).split(*fractions, seed=seed, stratify=classes)
     rows = [part.inputs.numpy() for part in parts]
-    columns, unused = _columns(table, target, rules, rows[0], say)
+    columns, unused = _columns(table, sources, rules, rows[0], say)
     goal: Target = Classes(name=target, values=names) if classes else Real.fit(target, values[rows[0]], label)
-    encoder = Encoder(target=goal, columns=columns, unused=unused)
+    return _encoded(Encoder(target=goal, columns=columns, unused=unused), table, rows)
+
+
+def named(target: str) -> list[str]:
+    """The columns that a target may name: itself, or several."""
+    return [target, *(name.strip() for name in target.split(","))]
+
+
+def _labels(table: Table, target: str, kind: str | None) -> Labels | None:
+    """The target as labels, where it names several columns or an array of several, or is said to be one label."""
+    if target in table.columns and kind != "labels":
+        return None
+    split = [name.strip() for name in target.split(",")]
+    array = [name for name in table.columns if re.fullmatch(re.escape(target) + r"\.\d+", name)]
+    columns = [target] if target in table.columns else array if len(array) > 1 else split
+    if columns == [target] and target not in table.columns:
+        return None  # an error says so
+    if kind not in (None, "labels"):
+        raise ValueError(
+            f"{table.name}: expected one column for a target of kind {kind!r}, got {listed(columns)}; several columns "
+            "are labels, 0 or 1 each"
+        )
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise ValueError(f"{table.name}: expected different columns of labels, got {twice[0]!r} twice")
+    return Labels(name=target, columns=tuple(columns))
+
+
+def _encoded(encoder: Encoder, table: Table, rows: Sequence[np.ndarray]) -> tuple[Encoder, tuple[Data, ...]]:
     data = Data(encoder.inputs(table), encoder.targets(table))  # errors count rows as the file does
     return encoder, tuple(data.take(index) for index in rows)
 
@@ -166,13 +208,13 @@ def _class_names(values: Values, label: str) -> tuple[str, ...]:
 
 
 def _columns(
-    table: Table, target: str, rules: Rules, train: np.ndarray, say: Say
+    table: Table, targets: Sequence[str], rules: Rules, train: np.ndarray, say: Say
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """The columns fitted to the training rows, and the names of those that are left out."""
     chosen: dict[str, Values] = {}
     reasons: dict[str, str] = {}
     for name, values in table.columns.items():
-        if name == target or name in rules.drop:
+        if name in targets or name in rules.drop:
             continue
         found = values if name in rules.categories else _typed(values, name, table.name)
         reason = "" if name in (*rules.keep, *rules.categories) else _reason(found)
@@ -183,7 +225,7 @@ def _columns(
             chosen[name] = found
     if not chosen:
         why = "; ".join(reasons.values()) or "there is only the target"
-        raise ValueError(f"{table.name}: expected columns to predict {target!r} from, got none: {why}")
+        raise ValueError(f"{table.name}: expected columns to predict {listed(targets)} from, got none: {why}")
     gaps = {name: int(missing(values).sum()) for name, values in chosen.items()}
     if rules.missing == "refuse" and any(gaps.values()):
         told = ", ".join(f"{name!r} ({count:,})" for name, count in gaps.items() if count)
@@ -218,6 +260,8 @@ def _reason(values: Values) -> str:
         return "every row has a value of its own, as in a column of names or identifiers"
     if values.dtype.kind == "i" and bool((np.diff(values) > 0).all()):
         return "its whole numbers increase from row to row, as those of an identifier do"
+    if values.dtype.kind == "i" and different == len(values) >= ROWS and np.ptp(values) == different - 1:
+        return "its whole numbers count the rows in some order, as those of an identifier do"
     return ""
 
 

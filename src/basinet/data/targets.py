@@ -1,4 +1,4 @@
-"""The target column of a table: how it becomes targets, and how predictions and scores return to its own terms."""
+"""The target of a table, a column or several: how it becomes targets, and how predictions and scores return to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ..core.registry import Saved
 from .columns import moments, standardised
-from .values import Values, listed, missing, numbers, refuse, texts
+from .values import Values, listed, missing, numbers, refuse, texts, typed
 
 if TYPE_CHECKING:
-    from ..predict import ClassPredictive, RealPredictive
+    from ..predict import ClassPredictive, LabelPredictive, RealPredictive
+    from .table import Table
 
 _POWERS = {  # of the target's unit, in a score; the others have none
     **dict.fromkeys(("rmse", "mae", "crps", "width_90", "interval_width"), 1),
@@ -26,8 +27,9 @@ _POWERS = {  # of the target's unit, in a score; the others have none
 
 
 class Target(Saved, kind="target"):
-    """The target column. `name` is that of the file."""
+    """The target column, or several of labels. `name` is that of the file."""
 
+    what: ClassVar[Literal["classes", "labels", "real"]]
     name: str
 
     @property
@@ -35,9 +37,24 @@ class Target(Saved, kind="target"):
     def outputs(self) -> int:
         """How many outputs a network needs for it."""
 
+    @property
+    @abstractmethod
+    def told(self) -> str:
+        """What it is, in two words."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of the file that it is."""
+        return (self.name,)
+
     @abstractmethod
     def encode(self, values: Values, label: str) -> Tensor:
-        """(N,) class indices, or (N, 1) standardised numbers. `label` says in errors whose values they are."""
+        """One column: (N,) class indices or labels, or (N, 1) standardised numbers. `label` says in errors whose values
+        they are."""
+
+    def read(self, table: Table) -> Tensor:
+        """The targets of a table."""
+        return self.encode(table.column(self.name), f"{table.name}: target {self.name!r}")
 
     @abstractmethod
     def predictions(self, predictive: Any, level: float) -> dict[str, Any]:
@@ -52,12 +69,18 @@ class Target(Saved, kind="target"):
 class Classes(Target):
     """A target that is one of several names."""
 
+    what: ClassVar[Literal["classes", "labels", "real"]] = "classes"
+
     name: str
     values: tuple[str, ...]  # class k is values[k]
 
     @property
     def outputs(self) -> int:
         return len(self.values)
+
+    @property
+    def told(self) -> str:
+        return f"{len(self.values):,} classes"
 
     def encode(self, values: Values, label: str) -> Tensor:
         found = texts(values)
@@ -86,12 +109,60 @@ class Classes(Target):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Labels(Target):
+    """Several columns of labels, each of which is there (1, true) or not (0, false) in a row."""
+
+    what: ClassVar[Literal["classes", "labels", "real"]] = "labels"
+
+    name: str  # as it was asked for
+    columns: tuple[str, ...]  # label k is columns[k]
+
+    @property
+    def outputs(self) -> int:
+        return len(self.columns)
+
+    @property
+    def told(self) -> str:
+        return f"{len(self.columns):,} label{'s' * (len(self.columns) > 1)}"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.columns
+
+    def encode(self, values: Values, label: str) -> Tensor:
+        refuse_missing_targets(values, label)
+        found = numbers(typed(values), label)
+        refuse((found != 0) & (found != 1), values, label, "expected labels, 0 or 1 (or false and true)")
+        return torch.from_numpy(found.astype(np.int64))
+
+    def read(self, table: Table) -> Tensor:
+        each = [self.encode(table.column(name), f"{table.name}: label {name!r}") for name in self.columns]
+        return torch.stack(each, 1)
+
+    def predictions(self, predictive: LabelPredictive, level: float) -> dict[str, Any]:
+        """Entropy = aleatoric + epistemic in nats, summed over labels, and the probability of each label."""
+        parts = {"entropy": predictive.entropy}
+        if "within" in predictive.parts:
+            parts |= {"aleatoric": predictive.aleatoric, "epistemic": predictive.epistemic}
+        probs = predictive.probs.double().cpu().numpy()
+        return {
+            **{name: x.double().sum(1).cpu().numpy() for name, x in parts.items()},
+            **{f"p_{name}": probs[:, k] for k, name in enumerate(self.columns)},
+        }
+
+    def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
+        return dict(scores)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Real(Target):
     """A target that is a number. The network sees z = (y - mean) / sd.
 
     Back in units of y: means and quantiles q become mean + sd q, standard deviations and errors are multiplied by sd,
     variances by sd^2, and since p(y) = p(z) / sd, the negative log likelihood grows by log sd.
     """
+
+    what: ClassVar[Literal["classes", "labels", "real"]] = "real"
 
     name: str
     mean: float  # of the training rows
@@ -106,6 +177,10 @@ class Real(Target):
     @property
     def outputs(self) -> int:
         return 1
+
+    @property
+    def told(self) -> str:
+        return "a number"
 
     def encode(self, values: Values, label: str) -> Tensor:
         refuse_missing_targets(values, label)
@@ -126,12 +201,17 @@ class Real(Target):
         }
 
     def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
-        found = {name: value * self.sd ** _POWERS.get(name, 0) for name, value in scores.items()}
-        return found | {"nll": scores["nll"] + math.log(self.sd)}
+        return scores_in_units(scores, self.sd)
 
     def back(self, z: Tensor) -> np.ndarray:
         """(N,) standardised values in units of the target."""
         return self.mean + self.sd * _column(z)
+
+
+def scores_in_units(scores: Mapping[str, float], sd: float) -> dict[str, float]:
+    """Scores of targets that were divided by `sd`, in units of the target; the NLL by + log sd."""
+    found = {name: value * sd ** _POWERS.get(name, 0) for name, value in scores.items()}
+    return found | {"nll": scores["nll"] + math.log(sd)}
 
 
 def refuse_missing_targets(values: Values, label: str) -> None:

@@ -126,6 +126,9 @@ def _on_gpu(
         except Exception as error:
             reasons.append(f"{strategy}: {_first_line(error)}")
         spent = time.perf_counter() - began
+    if not tried and coupled:
+        plan, _ = _stacked_if_possible(attempt, members)
+        return plan._replace(reason=f"{plan.reason}; the step cannot be captured ({'; '.join(reasons)})")
     if not tried:
         _try(attempt, Plan("loop", False, ""), members)
         return Plan("loop", False, f"the step cannot be captured ({'; '.join(reasons)})")

@@ -1,6 +1,6 @@
 """Stein variational gradient descent: members are particles that share their gradients and push each other apart.
 
-    theta_i <- theta_i - eta/M sum_j [k_ji grad U(theta_j) - repulsion grad_{theta_j} k_ji],   k_ji = k(theta_j, theta_i)
+    theta_i <- theta_i - eta/M sum_j [k_ij grad U(theta_j) - repulsion grad_{theta_j} k_ij],  k_ij = k(theta_i, theta_j)
 
 (Liu & Wang 2016.) At repulsion 1 and with many members these are a sample of the posterior. With the kernel x'y + 1
 and more members than parameters, their mean and covariance (divisor M) are exact where the posterior is normal; with a
@@ -44,10 +44,9 @@ class SVGD(CoupledMethod):
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
     space: str = "weights"  # where members see each other: weights, function or features
     layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
-    extra: int = (
-        0  # further inputs a step, for space "function": normal, with the batch's mean and `reach` times its sd
-    )
-    reach: float = 2.0  # how far extra inputs go
+    extra: int = 0  # inputs added to the batch's for space "function", drawn at each step: normal, with its mean
+    reach: float = 2.0  # standard deviation of extra inputs, in those of the batch, feature by feature
+    prior_draws: int | None = None  # networks a step that give the prior of space "function"; 0: weights keep theirs
     kernel: str = "rbf"  # between members: rbf, imq (inverse multiquadric), or linear
     bandwidth: float | None = None  # h of the kernel, in units of the space; None: by the median at each step
     repulsion: float = 1.0  # strength relative to the posterior: 1 is Bayes at any N
@@ -89,7 +88,7 @@ class SVGD(CoupledMethod):
         return self._space().gradient(couple, Step(state, batch, problem, noise, lift))
 
     def _space(self) -> Space:
-        return Space(self.space, self.layer, self.extra, self.reach)
+        return Space(self.space, self.layer, self.extra, self.reach, self.prior_draws)
 
     def _kernel(self) -> Kernel:
         return Kernel(self.kernel, self.bandwidth)

@@ -47,10 +47,9 @@ class WGD(CoupledMethod):
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
     space: str = "weights"  # where members repel each other: weights, function or features
     layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
-    extra: int = (
-        0  # further inputs a step, for space "function": normal, with the batch's mean and `reach` times its sd
-    )
-    reach: float = 2.0  # how far extra inputs go
+    extra: int = 0  # inputs added to the batch's for space "function", drawn at each step: normal, with its mean
+    reach: float = 2.0  # standard deviation of extra inputs, in those of the batch, feature by feature
+    prior_draws: int | None = None  # networks a step that give the prior of space "function"; 0: weights keep theirs
     estimate: str = "kde"  # of the members' score: kde (kernel density), sge (Stein), ssge (spectral Stein)
     ridge: float = RIDGE  # eta, added to the kernel's diagonal by sge and ssge
     kernel: str = "rbf"  # between members: rbf, imq (inverse multiquadric), or linear (not for kde)
@@ -96,7 +95,7 @@ class WGD(CoupledMethod):
         return self._space().gradient(couple, Step(state, batch, problem, noise, lift))
 
     def _space(self) -> Space:
-        return Space(self.space, self.layer, self.extra, self.reach)
+        return Space(self.space, self.layer, self.extra, self.reach, self.prior_draws)
 
     def _kernel(self) -> Kernel:
         return Kernel(self.kernel, self.bandwidth)

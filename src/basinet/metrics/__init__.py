@@ -1,8 +1,9 @@
 """Scores of predictions against what happened: tensors in, tensors out, nothing of the rest of the library."""
 
+from . import binning
 from .bootstrap import Interval, bootstrap_difference
 from .calibration import adaptive_ece, classwise_ece
-from .classification import Reliability, accuracy, brier, ece, nll, reliability
+from .classification import Reliability, Spacing, accuracy, brier, calibration_gap, ece, in_bins, nll, reliability
 from .comparison import agreement, total_variation
 from .diversity import (
     ErrorParts,
@@ -23,14 +24,17 @@ __all__ = [
     "Interval",
     "Reliability",
     "RiskCoverage",
+    "Spacing",
     "accuracy",
     "adaptive_ece",
     "agreement",
     "aupr",
     "aurc",
     "auroc",
+    "binning",
     "bootstrap_difference",
     "brier",
+    "calibration_gap",
     "classwise_ece",
     "coverage",
     "crps_gaussian",
@@ -42,6 +46,7 @@ __all__ = [
     "excess_aurc",
     "fpr95",
     "gradient_cosine",
+    "in_bins",
     "interval_width",
     "mae",
     "mean_of_pairs",

@@ -87,7 +87,16 @@ def ece(probs: Tensor, targets: Tensor, bins: int = 15, spacing: Spacing = "widt
     """
     if min_count < 1:
         raise ValueError(f"expected min_count of at least 1, got {min_count}: 1 keeps every bin that is not empty")
-    seen = reliability(probs, targets, bins, spacing)
+    return calibration_gap(reliability(probs, targets, bins, spacing), min_count)
+
+
+def calibration_gap(seen: Reliability, min_count: int = 1) -> Tensor:
+    """Σ_k (n_k / n) |confidence_k − accuracy_k| over the bins of at least `min_count` examples.
+
+    >>> seen = Reliability(torch.tensor([0.5, 0.9]), torch.tensor([0.5, 0.7]), torch.tensor([10, 10]))
+    >>> round(calibration_gap(seen).item(), 4)
+    0.1
+    """
     kept = (seen.count >= min_count) | ((seen.count > 0) & seen.confidence.isnan())  # no score hides a NaN
     weight = torch.where(kept, seen.count, 0)
     gap = torch.where(kept, (seen.confidence - seen.accuracy).abs(), 0.0)
@@ -109,13 +118,21 @@ def reliability(probs: Tensor, targets: Tensor, bins: int = 15, spacing: Spacing
     checks.probabilities(probs)
     checks.bins(bins, customary=15)
     confidence, top = probs.max(-1)  # (..., B)
-    correct = (top == targets).to(probs.dtype)
+    return in_bins(confidence, (top == targets).to(probs.dtype), bins, spacing)
+
+
+def in_bins(confidence: Tensor, correct: Tensor, bins: int = 15, spacing: Spacing = "width") -> Reliability:
+    """The same from the probability of the top class and whether it is right, 1 or 0, each (..., B).
+
+    >>> in_bins(torch.tensor([0.8, 0.8, 0.7]), torch.tensor([1.0, 0.0, 1.0]), bins=4).count.tolist()
+    [0, 0, 1, 2]
+    """
     if spacing == "width":
         place = binning.by_width(confidence, bins)
     elif spacing == "mass":
         order = confidence.argsort(dim=-1, stable=True)
         confidence, correct = confidence.gather(-1, order), correct.gather(-1, order)
-        place = binning.by_mass(len(targets), bins, probs.device).expand_as(confidence)
+        place = binning.by_mass(confidence.shape[-1], bins, confidence.device).expand_as(confidence)
     else:
         raise ValueError(f'expected spacing "width" or "mass", got {spacing!r}: choose one of the two')
     inside = [place == k for k in range(bins)]

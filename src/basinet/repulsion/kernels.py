@@ -40,6 +40,7 @@ class Kernel:
 
     word: str
     bandwidth: float | None = None
+    wide: bool = False  # of the median heuristics: h^2 = median distance^2 of different members (Shi et al. 2018)
 
     def __post_init__(self) -> None:
         if self.word not in KERNELS:
@@ -73,9 +74,9 @@ class Kernel:
         return self._radial(squared_distances(queries, cloud), square)[0]
 
     def _square_bandwidth(self, squares: Tensor) -> Tensor:
-        return (
-            median_bandwidth(squares) if self.bandwidth is None else torch.full_like(squares[0, 0], self.bandwidth**2)
-        )
+        if self.bandwidth is None:
+            return wide_bandwidth(squares) if self.wide else median_bandwidth(squares)
+        return torch.full((), self.bandwidth**2, dtype=squares.dtype, device=squares.device)
 
     def _radial(self, squares: Tensor, bandwidth: Tensor) -> tuple[Tensor, Tensor]:
         """Value and derivative as a function of the squared distance."""
@@ -89,20 +90,32 @@ class Kernel:
 
 def median_bandwidth(squares: Tensor) -> Tensor:
     """h^2 = median / (2 log(M + 1)) of all M^2 squared distances, those of members to themselves included (Liu & Wang
-    2016); the median of an even count is midway. Never quite zero, so that members that are equal divide by it."""
-    flat = squares.flatten().sort().values
-    middle = len(flat) // 2
-    median = flat[middle] if len(flat) % 2 else 0.5 * (flat[middle - 1] + flat[middle])
-    return (median / (2 * math.log(len(squares) + 1))).clamp(min=torch.finfo(squares.dtype).tiny ** 0.5)
+    2016): with few members narrow, so that these feel their neighbours alone."""
+    return _median(squares.flatten().sort().values) / (2 * math.log(len(squares) + 1))
+
+
+def wide_bandwidth(squares: Tensor) -> Tensor:
+    """h^2 = the median squared distance of different members."""
+    ordered = squares.flatten().sort().values
+    return _median(ordered[len(squares) :] if len(squares) > 1 else ordered)  # the diagonal comes first
+
+
+def _median(ordered: Tensor) -> Tensor:
+    """Midway where the count is even; never quite zero, so that members that are equal can divide by it."""
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
+    return median.clamp(min=torch.finfo(ordered.dtype).tiny ** 0.5)
 
 
 def squared_distances(cloud: Cloud, others: Cloud | None = None) -> Tensor:
     """(M, M), exactly zero on the diagonal and symmetric; or (M, M') to others."""
-    near, far = _square_norms(cloud), _square_norms(cloud if others is None else others)
-    squares = (near[:, None] + far[None, :] - 2 * inner(cloud, cloud if others is None else others)).clamp(min=0.0)
     if others is not None:
-        return squares
-    return 0.5 * (squares + squares.T) * (1 - torch.eye(len(squares), dtype=squares.dtype, device=squares.device))
+        products = inner(cloud, others)
+        return (_square_norms(cloud)[:, None] + _square_norms(others)[None, :] - 2 * products).clamp(min=0.0)
+    products = inner(cloud, cloud)
+    products = 0.5 * (products + products.T)
+    norms = products.diagonal()
+    return (norms[:, None] + norms[None, :] - 2 * products).clamp(min=0.0)
 
 
 def inner(cloud: Cloud, others: Cloud) -> Tensor:
@@ -111,9 +124,13 @@ def inner(cloud: Cloud, others: Cloud) -> Tensor:
     return torch.stack(parts).sum(0)
 
 
-def mixed(matrix: Tensor, cloud: Cloud) -> list[Tensor]:
-    """sum_j A_ij x_j, piece by piece."""
-    return [(matrix @ _rows(x)).reshape(len(matrix), *x.shape[1:]) for x in cloud]
+def mixed(matrix: Tensor, cloud: Cloud, plus: Cloud | None = None) -> list[Tensor]:
+    """sum_j A_ij x_j, piece by piece, added to other pieces where these are given."""
+    rows = [_rows(x) for x in cloud]
+    made = (
+        [matrix @ x for x in rows] if plus is None else [torch.addmm(_rows(y), matrix, x) for x, y in zip(rows, plus)]
+    )
+    return [y.reshape(len(matrix), *x.shape[1:]) for x, y in zip(cloud, made)]
 
 
 def _square_norms(cloud: Cloud) -> Tensor:

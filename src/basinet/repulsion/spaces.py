@@ -7,8 +7,9 @@ gives on the batch. A method makes two matrices (M, M) of these vectors, D and R
 
 weights    z = theta; U the potential.
 function   z = outputs. dU/dz is that of the likelihood less the score of the prior of z, which nobody knows: it is
-           estimated (ssge) from outputs of one fresh prior draw a member, at every step. Parameters of the likelihood
-           follow their own gradient.
+           estimated (ssge) from the outputs of fresh prior draws at every step. With fewer draws than outputs the
+           estimate is too small: then the likelihood and the repulsion rule. With no draws the prior of the params
+           acts on these, in no need of an estimate. Parameters of the likelihood follow their own gradient.
 features   z = a layer's output. The prior stays that of the params. Layers behind z, which do not move it, follow
            their own gradient.
 
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from ..core.nearest import did_you_mean
 from ..core.noise import Noise
-from ..core.tree import Params, leaves, tree_map
+from ..core.tree import Params, leaves, take, tree_map
 from ..engine import Descent, Info, Lift
 from ..problem import Batch, Problem
 from ..problem.problem import PREFIX
@@ -36,13 +37,14 @@ from .scores import score_at
 from .tapped import Tapped
 
 SPACES = ("weights", "function", "features")
-PRIOR_KERNEL = Kernel("rbf")  # between outputs of prior draws, by their own median
+PRIOR_KERNEL = Kernel("rbf", wide=True)  # between outputs of prior draws, by their own median
+PRIOR_RIDGE = 0.1  # the score of a standard normal, from ten draws, has slope -1.0; at the members' .01 it has -1.8
 
 
 class Coupling(NamedTuple):
     """What a method makes of the members it sees."""
 
-    pull: float | Tensor  # (), factor of U's gradient
+    pull: float | Tensor  # factor of U's gradient: 1, or () what annealing says
     mix: Tensor | None  # (M, M), D = pull mix; None: the identity
     repel: Tensor  # (M, M), repulsion R
     members: list[Tensor]  # pieces (M, ...) that R multiplies: z, from any origin where R has rows of sum zero
@@ -74,6 +76,7 @@ class Space:
     layer: str | None = None  # the name of a submodule, for features
     extra: int = 0  # further inputs a step, for function
     reach: float = 2.0  # their standard deviation in those of the batch, feature by feature
+    draws: int | None = None  # of the prior a step, for function; None: as many as members; 0: the prior of the weights
 
     def __post_init__(self) -> None:
         if self.word not in SPACES:
@@ -86,10 +89,13 @@ class Space:
             raise ValueError(f"{told}, got extra={self.extra!r} with space={self.word!r}")
         if not 0 < self.reach < math.inf:
             raise ValueError(f"expected a positive, finite reach of extra inputs, got {self.reach}")
+        if self.draws is not None and (self.draws < 0 or self.draws == 1 or self.word != "function"):
+            told = "expected prior_draws of at least 2, or 0, with space='function' alone, or None"
+            raise ValueError(f"{told}, got prior_draws={self.draws} with space={self.word!r}")
 
     def adapt(self, problem: Problem) -> Problem:
         """The problem with what the space asks of it; raises where that is not there."""
-        if self.word == "function":
+        if self.word == "function" and self.draws != 0:
             try:
                 problem.prior.sample(problem.network.init(Noise.seed(0)).params, Noise.seed(0))
             except ValueError as error:
@@ -100,9 +106,8 @@ class Space:
         """What members descend, per example, and their losses and buffers."""
         if len(step.noise.key) == 1:
             return _own(step)
-        return {"weights": _in_weights, "function": _in_outputs, "features": _in_features}[self.word](
-            self, couple, step
-        )
+        ways = {"weights": _in_weights, "function": _in_outputs, "features": _in_features}
+        return ways[self.word](self, couple, step)
 
 
 def _own(step: Step) -> tuple[Params, Info]:
@@ -137,29 +142,32 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
         extra, _ = problem.outputs(params, buffers, inputs["extra"], Noise(key).split("extra"), "train")
         return {"batch": outputs, "extra": extra}, after
 
-    def prior_run(params: Params, buffers: Params, key: Tensor) -> dict[str, Tensor]:
-        own = Noise(key).split("prior")
-        return run(problem.prior.sample(problem.split(params)[0], own), buffers, own.split("run").key)[0]
-
     def energy(given: dict[str, Any], params: Params) -> Tensor:
-        return problem.potential_of(given["outputs"], params | given["learned"], batch) / step.scale
+        return problem.potential_of(given["outputs"], params | given["params"], batch) / step.scale
+
+    def prior_run(key: Tensor, buffers: Params) -> dict[str, Tensor]:
+        network = problem.split(take(state.params, 0))[0]
+        return run(problem.prior.sample(network, Noise(key).split("params")), buffers, key)[0]
 
     outputs, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key)
-    learned = {n: x for n, x in state.params.items() if n.startswith(PREFIX)}
+    draws = len(noise.key) if space.draws is None else space.draws
+    direct = {n: x for n, x in state.params.items() if n.startswith(PREFIX) or not draws}  # U's own gradient moves them
     slopes, losses = lift(torch.func.grad_and_value(energy))(
-        {"outputs": outputs["batch"], "learned": learned}, state.params
+        {"outputs": outputs["batch"], "params": direct}, state.params
     )
-    drawn = lift(prior_run)(state.params, state.buffers, noise.key)
-    names = list(outputs)
-    with _no_autocast(losses):
-        score = score_at([_real(outputs[n]) for n in names], [_real(drawn[n]) for n in names], PRIOR_KERNEL)
-    share = 1 / (problem.prior_temperature * step.scale)
-    driven = [(slopes["outputs"] if n == "batch" else 0.0) - share * s for n, s in zip(names, score)]
-    coupling = _seen(couple, [outputs[n] for n in names])
-    moved = _descent(coupling, driven, step.scale)
-    grads = back({n: x.to(outputs[n].dtype) for n, x in zip(names, moved)})
-    grads |= {n: grads[n] + coupling.pull * x for n, x in slopes["learned"].items()}
-    return grads, Info(losses, buffers=buffers)
+    driven = {n: slopes["outputs"] if n == "batch" else torch.zeros_like(x) for n, x in outputs.items()}
+    if draws:
+        keys = Noise(noise.key[0]).split("prior").spread(draws).key
+        drawn = lift(prior_run)(keys, tree_map(lambda x: x[:1].expand(draws, *x.shape[1:]), state.buffers))
+        with _no_autocast(losses):
+            queries, cloud = ([_real(found[n]) for n in driven] for found in (outputs, drawn))
+            score = score_at(queries, cloud, PRIOR_KERNEL, PRIOR_RIDGE)
+        share = 1 / (problem.prior_temperature * step.scale)
+        driven = {n: x - share * s for (n, x), s in zip(driven.items(), score)}
+    coupling = _seen(couple, [outputs[n] for n in driven])
+    moved = _descent(coupling, list(driven.values()), step.scale)
+    grads = back({n: x.to(outputs[n].dtype) for n, x in zip(driven, moved)})
+    return grads | {n: grads[n] + coupling.pull * x for n, x in slopes["params"].items()}, Info(losses, buffers=buffers)
 
 
 def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
@@ -173,7 +181,6 @@ def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info
 
     nothing = torch.zeros(len(noise.key), dtype=next(iter(state.params.values())).dtype, device=noise.key.device)
     found, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key, nothing)
-
     coupling = _seen(couple, [found["values"]])
     moved = _force(coupling, step.scale)[0]
     if coupling.mix is not None:  # what the loss hands down is each member's own: replace it by what members share
@@ -182,7 +189,8 @@ def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info
             return torch.func.grad(lambda shift: run(params, buffers, key, shift)[0]["loss"])(shift)
 
         own = _real(lift(slope)(state.params, state.buffers, noise.key, torch.zeros_like(found["values"])))
-        moved = moved + coupling.pull * (mixed(coupling.mix, [own])[0] - own)
+        with _no_autocast(own):
+            moved = moved + coupling.pull * (mixed(coupling.mix, [own])[0] - own)
     cotangents = {"loss": coupling.pull * torch.ones_like(found["loss"]), "values": moved.to(found["values"].dtype)}
     return back(cotangents), Info(found["loss"], buffers=buffers)
 
@@ -195,9 +203,14 @@ def _seen(couple: Couple, values: list[Tensor]) -> Coupling:
 
 def _descent(coupling: Coupling, slopes: list[Tensor], scale: float) -> list[Tensor]:
     """pull mix dU/dz + repel z / scale, for slopes per example."""
-    with _no_autocast(slopes[0]):
-        shared = slopes if coupling.mix is None else mixed(coupling.mix, [_real(x) for x in slopes])
-    return [coupling.pull * x + f for x, f in zip(shared, _force(coupling, scale))]
+    pull, mix, repel, members = coupling
+    with _no_autocast(repel):
+        driven = [_real(x) for x in slopes]
+        if mix is not None:
+            driven = mixed(pull * mix, driven)
+        elif isinstance(pull, Tensor):
+            driven = [pull * x for x in driven]
+        return mixed(repel / scale, members, plus=driven)
 
 
 def _force(coupling: Coupling, scale: float) -> list[Tensor]:

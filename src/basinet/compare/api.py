@@ -1,0 +1,170 @@
+"""`bn.compare`: methods side by side on data, as a frame; the command `basinet compare` is the same."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from ..core.nearest import did_you_mean
+from ..data import Encoder, Rules, datasets, load_table, read_table
+from ..data.datasets import Splits
+from ..data.table import READ
+from ..data.values import listed
+from ..engine import Engine
+from ..fitted import Maker
+from ..pool.files import atomically
+from ..posterior import Posterior
+from ..problem import Problem
+from .budget import Budget
+from .folder import finite
+from .frame import Frame
+from .problems import default_problem, given_weights, settled, suspicions
+from .rows import Asked, Row, choose
+from .run import Setting, records_of, within
+from .table import legend, summarise, table, tidy
+
+Say = Callable[[str], None]
+_LOG: Say = logging.getLogger("basinet").info
+
+
+class Comparison(Frame):
+    """What `bn.compare` returns: a tidy frame, one row a method and seed.
+
+    `summary` has one row a method: means and standard errors over seeds, differences to the reference, fronts.
+    Printing shows it as a table.
+    """
+
+    def __init__(self, records: Sequence[dict[str, Any]], folder: Path, against: str | None) -> None:
+        super().__init__(tidy(records))
+        self.summary = summarise(records, folder, against)
+
+    def __str__(self) -> str:
+        heads, rows = table(self.summary)
+        return f"{Frame([dict(zip(heads, row)) for row in rows])}\n{legend(self.summary)}"
+
+    __repr__ = __str__
+
+
+def compare(
+    data: str | Path | Splits,
+    methods: str | Sequence[Asked] | None = None,
+    *,
+    target: str | None = None,
+    rules: Rules | None = None,
+    folder: Path | str | None = None,
+    model: Maker | None = None,
+    problem: Problem | None = None,
+    start: Posterior | Path | str | None = None,
+    members: int | None = None,
+    budget: str | None = None,
+    seeds: int | Sequence[int] = 1,
+    seed: int = 0,
+    against: str | None = None,
+    out: Path | str | None = None,
+    engine: Engine | None = None,
+    say: Say = _LOG,
+) -> Comparison:
+    """Fits methods to one data set and compares them on its test part.
+
+    `data` is a built-in set by name, an image set in a `folder`, a csv, parquet or npz file with the column `target`
+    (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None takes those that all
+    methods offer and that do not take long, "all" takes all. The network is an MLP, or what `model(inputs, outputs)`
+    makes, or that of a `problem`. `start` are weights trained elsewhere, a posterior of one member or a file of them:
+    methods that begin at trained weights start there, and what trains from scratch has to be asked for by name.
+
+    `members` replaces the size of the ensembles. `budget`, "60s" or "20000steps", gives every row the same compute:
+    seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are
+    made of each row, on one split of the data by `seed`: a number counts on from `seed`. Differences are to the row of
+    the lowest NLL, or to `against`. With `out` the run folder stays: `basinet report` reads it, and the same call again
+    goes on where it was.
+    """
+    asked = Asking(target, rules, folder, model, problem, start, members, seeds, seed, engine)
+    setting, rows = asked.prepare(data, methods, warn=say)
+    if out is not None:
+        return carry_out(setting, rows, Path(out), budget, against, say)
+    with TemporaryDirectory() as temporary:
+        return carry_out(setting, rows, Path(temporary), budget, against, say)
+
+
+class Asking(NamedTuple):
+    """The arguments of `compare` that say on what, as it explains them."""
+
+    target: str | None = None
+    rules: Rules | None = None
+    folder: Path | str | None = None
+    model: Maker | None = None
+    problem: Problem | None = None
+    start: Posterior | Path | str | None = None
+    members: int | None = None
+    seeds: int | Sequence[int] = 1
+    seed: int = 0
+    engine: Engine | None = None
+
+    def prepare(
+        self, data: str | Path | Splits, methods: str | Sequence[Asked] | None, warn: Say, command: Sequence[str] = ()
+    ) -> tuple[Setting, list[Row]]:
+        """Reads the data and decides on the rows; what a person should know is said and kept."""
+        told: list[str] = []
+
+        def both(line: str) -> None:
+            told.append(line)
+            warn(line)
+
+        splits, encoder = self._read(data, both)
+        problem = self.problem or default_problem(splits, self.model)
+        for line in suspicions(splits):
+            both(line)
+        start = None
+        if self.start is not None:
+            given = self.start
+            here = given if isinstance(given, Posterior) else given_weights(Path(given), problem)
+            start = settled(here, splits.val)
+            both("weights that were trained elsewhere may have seen the test part: if so, all scores flatter")
+        chosen = choose(methods, self.members, splits.train.n, start is not None)
+        for line in chosen.lines:
+            both(line)
+        seeds = range(self.seed, self.seed + self.seeds) if isinstance(self.seeds, int) else self.seeds
+        if not seeds:
+            raise ValueError(f"expected at least one seed, got {self.seeds!r}")
+        shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command))
+        return Setting(splits, problem, *shared), chosen.rows
+
+    def _read(self, data: str | Path | Splits, say: Say) -> tuple[Splits, Encoder | None]:
+        if isinstance(data, Splits):
+            return data, None
+        if is_file(data, self.target):
+            goal = target_name(Path(data), self.target)
+            return load_table(data, goal, self.rules or Rules(), seed=self.seed, say=say)
+        return datasets.load(str(data), seed=self.seed, folder=self.folder), None
+
+
+def carry_out(
+    setting: Setting, rows: list[Row], out: Path, budget: str | None, against: str | None, say: Say
+) -> Comparison:
+    """Makes the records that are missing, and their summary, which is also in `out`."""
+    if against is not None and against.lower() not in (labels := [row.label.lower() for row in rows]):
+        raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(against, labels)}")
+    if budget is not None:
+        setting, rows = within(setting, rows, out, Budget.read(budget), say)
+    records = list(records_of(setting, rows, out, say))
+    found = Comparison(records, out, against)
+    text = json.dumps(finite({"format": 1, "rows": found.summary.rows}), indent=1) + "\n"
+    atomically(out / "summary.json", lambda temporary: Path(temporary).write_text(text))
+    return found
+
+
+def is_file(data: str | Path, target: str | None) -> bool:
+    """Whether data are a file, and not the name of a set."""
+    return target is not None or Path(data).suffix.lower() in READ
+
+
+def target_name(file: Path, target: str | None) -> str:
+    """The target's name; without one, an error that says which columns there are."""
+    if target is None:
+        columns = listed(read_table(file).columns)
+        raise ValueError(f"{file}: expected --target with the column to predict, one of {columns}")
+    return target

@@ -1,0 +1,190 @@
+"""The run folder: what was planned, a record a row and seed, arrays an example, the test part, the pool of members.
+
+    run.json        what is compared, on what, and whether all of it is there
+    records.jsonl   one line a (label, seed)
+    arrays/*.npz    one file a record: numbers an example
+    test.npz        targets and inputs of the test part
+    pool/           members, shared by all rows
+
+A run that was stopped goes on: a record of the same row, recipe, seed, data, network and version is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core.version import VERSION
+from ..pool import FileError, append_record, describe, read_records
+from ..pool.files import atomically
+from .rows import Row
+
+FORMAT = 1
+Say = Callable[[str], None]
+
+
+class RunFolder:
+    """A run folder that is written to. `about` is what run.json says beside its own fields; `of` stands for the data
+    and the problem."""
+
+    def __init__(
+        self, path: Path, about: dict[str, Any], of: str, rows: Sequence[Row], seeds: Sequence[int], say: Say
+    ) -> None:
+        self.path, self.of = path, of
+        before = read_run(path)
+        old = read_records(self._records) if before is not None and self._records.exists() else []
+        self.about = {
+            "format": FORMAT,
+            "finished": False,
+            **about,
+            "of": of,
+            "seeds": list(seeds),
+            "failed": {},
+            "versions": versions(),
+            "created": (before or {}).get("created") or datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        kept = self._kept(old, before, rows, seeds, say)
+        self.known = {(r["method"], r["seed"]): r for r in kept}
+        labels = [row.label for row in rows]
+        self.about["planned"] = labels + sorted({r["method"] for r in kept} - set(labels))
+        self.about["seeds"] = sorted({*seeds, *(r["seed"] for r in kept)})
+        if len(kept) < len(old):
+            lines = "".join(json.dumps(r, allow_nan=False) + "\n" for r in kept)
+            atomically(self._records, lambda temporary: Path(temporary).write_text(lines))
+        self._write()
+
+    def add(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Writes the arrays, then the record that names them."""
+        name = f"arrays/{_file_name(record['method'])}-{record['seed']}.npz"
+        write_arrays(self.path / name, arrays)
+        whole = finite(record | {"of": self.of, "arrays": name})
+        return append_record(self._records, whole)
+
+    def fail(self, label: str, reason: str) -> None:
+        """Says in run.json that a row has no records, and why."""
+        self.about["failed"][label] = reason
+        self._write()
+
+    def finish(self) -> None:
+        """Says that everything is there."""
+        self.about["finished"] = True
+        self._write()
+
+    @property
+    def _records(self) -> Path:
+        return self.path / "records.jsonl"
+
+    def _write(self) -> None:
+        text = json.dumps(finite(self.about), indent=1, allow_nan=False) + "\n"
+        atomically(self.path / "run.json", lambda temporary: Path(temporary).write_text(text))
+
+    def _kept(
+        self,
+        old: list[dict[str, Any]],
+        before: dict[str, Any] | None,
+        rows: Sequence[Row],
+        seeds: Sequence[int],
+        say: Say,
+    ) -> list[dict[str, Any]]:
+        """The records that still hold; what was changed since the others is said."""
+        planned = {row.label: row for row in rows}
+        found: dict[tuple[str, int], dict[str, Any]] = {}
+        reasons: Counter[str] = Counter()
+        for record in old:
+            row = planned.get(record.get("method", ""))
+            if record.get("of") != self.of:
+                reasons["other data, another network or other weights"] += 1
+            elif record.get("versions", {}).get("basinet") != VERSION:
+                reasons[f"version {record.get('versions', {}).get('basinet')} of basinet, not {VERSION}"] += 1
+            elif row is None and before is not None and _text(before) != _text(self.about):
+                reasons["another budget"] += 1
+            elif row is not None and [record["recipe"], record["asked"]] != [describe(row.recipe), row.members]:
+                reasons["another recipe, or another number of members"] += 1
+            elif not (self.path / str(record.get("arrays"))).is_file():
+                reasons["arrays that are gone"] += 1
+            else:
+                found[record["method"], record["seed"]] = record
+        for reason, count in reasons.items():
+            say(f"{self.path}: {count} record{'s are' if count > 1 else ' is'} of {reason}: not used")
+        return list(found.values())
+
+
+def read_run(path: Path) -> dict[str, Any] | None:
+    """What run.json says; None where there is no run yet. A folder of another version is refused with what to do."""
+    if path.exists() and not path.is_dir():
+        raise FileError(path, "expected a folder for the run, got a file")
+    file = path / "run.json"
+    if not file.exists():
+        if (path / "records.jsonl").exists():
+            raise FileError(
+                path,
+                "this run folder was written by an older basinet: it has records.jsonl and no run.json. Nothing was "
+                "changed; give another --out (its pool can be moved there: members are not trained again)",
+            )
+        return None
+    try:
+        found = json.loads(file.read_text())
+        number = int(found["format"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise FileError(file, f"it is damaged, or not the file of a run ({error}): give another --out") from error
+    if number != FORMAT:
+        newer = "a newer basinet than this one: upgrade basinet" if number > FORMAT else "no basinet we know"
+        raise FileError(file, f"it has format {number}, of {newer}, or give another --out")
+    return found
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """An npz file, whole or not at all."""
+
+    def write(temporary: str) -> None:
+        with open(temporary, "wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    atomically(path, write)
+
+
+def versions() -> dict[str, str]:
+    """What a run depends on beside its own settings."""
+    return {
+        "basinet": VERSION,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def finite(value: Any) -> Any:
+    """A JSON value with None in the place of numbers for which JSON has no word."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _text(about: dict[str, Any]) -> str | None:
+    """The budget of a run in a word."""
+    return (about.get("budget") or {}).get("text")
+
+
+def _file_name(label: str) -> str:
+    """A label as the name of a file; different labels stay different."""
+    plain = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:60]
+    return plain if plain == label.lower().replace(" ", "-") else f"{plain}-{describe_text(label)}"
+
+
+def describe_text(text: str) -> str:
+    """Eight hexadecimal digits that stand for a text."""
+    from hashlib import sha256
+
+    return sha256(text.encode()).hexdigest()[:8]

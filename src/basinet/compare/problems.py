@@ -1,0 +1,162 @@
+"""What is compared on: a default problem for data, what the data look like, and what is suspicious about them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checkpoints import read_weights
+from ..core.tree import Point, leaves, stack
+from ..data import Data, Encoder
+from ..data.columns import Date, Number
+from ..data.datasets import Splits
+from ..engine import Member
+from ..families import Delta
+from ..fitted import Maker, problem_for
+from ..posterior import Part, Posterior
+from ..problem import Problem
+from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood
+from .units import Unit
+
+BYTES = 20 * 2**20  # of the inputs in test.npz
+LEAK = 0.9999  # of a correlation between an input and the target, above which it is no measurement
+
+
+def default_problem(splits: Splits, make: Maker | None = None) -> Problem:
+    """A network, likelihood and prior that fit the data: an MLP, unless `make` makes another network; classes, labels
+    that are there or not, or real numbers with learned noise."""
+    first = leaves(splits.train.inputs)
+    if len(first) != 1:
+        raise ValueError(f"expected inputs of one tensor for the built-in network, got {len(first)}: pass a problem")
+    outputs = splits.classes or splits.train.targets[0].numel()
+    return problem_for(first[0][0].numel(), outputs, splits.kind, make)
+
+
+def kind_of(problem: Problem) -> str:
+    """classes, labels or real: what the targets are."""
+    likelihood = problem.likelihood
+    return (
+        "classes"
+        if isinstance(likelihood, ClassLikelihood)
+        else "labels"
+        if isinstance(likelihood, LabelLikelihood)
+        else "real"
+    )
+
+
+def unit_of(splits: Splits) -> Unit:
+    """How scores and predictions go back to the units of the target."""
+    return Unit() if splits.kind != "real" else Unit(splits.target_mean, splits.target_sd)
+
+
+def given_weights(file: Path, problem: Problem) -> Posterior:
+    """The problem's network with the weights of a file, as what methods start from."""
+    return Posterior((_part(problem, read_weights(file, problem)),))
+
+
+def settled(start: Posterior, val: Data) -> Posterior:
+    """The same point with the noise of a Gaussian, where it is learned and so in no file of weights, at the spread of
+    the validation residuals."""
+    if len(start) != 1:
+        raise ValueError(f"expected a start of one member, such as bn.Posterior.of(module, problem), got {len(start)}")
+    problem = start.problem
+    likelihood = problem.likelihood
+    if start.recipe is not None or not (isinstance(likelihood, Gaussian) and likelihood.learned):
+        return start
+    [point] = start.points()
+    with torch.no_grad():
+        made = start.predict(val.inputs).outputs[0, 0]
+    gap = (made - val.targets.to(made).reshape(made.shape)).square().mean().sqrt().clamp(min=1e-6)
+    learned = {
+        n: gap.log().to(x).expand(x.shape).clone() if n.endswith("log_noise") else x for n, x in point.params.items()
+    }
+    return Posterior((_part(problem, Point(learned, point.buffers)),))
+
+
+def _part(problem: Problem, point: Point) -> Part:
+    return Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),))
+
+
+def about_inputs(splits: Splits) -> dict[str, Any]:
+    """The kind of the inputs, their shape, and the names of columns."""
+    first = leaves(splits.train.inputs)
+    shape = list(splits.image or first[0].shape[1:])
+    names = None if splits.feature_names is None else list(splits.feature_names)
+    if len(first) != 1:
+        return {"kind": "other", "shape": [], "columns": None}
+    if splits.image or (len(shape) == 3 and shape[0] in (1, 3)):
+        shape = shape if splits.image or shape[0] == 3 else shape[1:]
+        shape = [*shape[1:], 3] if len(shape) == 3 and shape[0] == 3 else shape
+        return {"kind": "images", "shape": shape, "columns": None}
+    return {"kind": "rows" if len(shape) == 1 else "other", "shape": shape, "columns": names}
+
+
+def test_arrays(splits: Splits, encoder: Encoder | None) -> dict[str, np.ndarray]:
+    """What test.npz holds: targets in their units, and inputs a person can look at, as many as fit."""
+    unit, about = unit_of(splits), about_inputs(splits)
+    targets = splits.test.targets.cpu()
+    if splits.kind == "real":
+        targets = unit.back(targets.double()).float()
+    found = {"targets": targets.reshape(len(targets), -1).squeeze(1).numpy() if targets.dim() > 1 else targets.numpy()}
+    if about["kind"] == "other":
+        return found | {"n_inputs": np.array(0)}
+    x = leaves(splits.test.inputs)[0].cpu()
+    if about["kind"] == "images":
+        x = x.movedim(1, -1) if x.dim() == 4 and x.shape[1] == 3 else x
+        pixels = x.float().clamp(0, 1) if x.is_floating_point() else x.float() / 255
+        inputs = (255 * pixels).round().to(torch.uint8).reshape(len(x), *about["shape"]).numpy()
+    else:
+        inputs = (x.float() if encoder is None else _rows(x, encoder)).numpy()
+    n = min(len(inputs), max(1, BYTES // max(1, inputs[0].nbytes)))
+    return found | {"inputs": inputs[:n], "n_inputs": np.array(n)}
+
+
+def _rows(x: Tensor, encoder: Encoder) -> Tensor:
+    """Inputs in the units of the file: numbers and years as they were; ones and zeros of categories as they are."""
+    rows, place = x.double().clone(), 0
+    for column in encoder.columns:
+        if isinstance(column, (Number, Date)):
+            rows[:, place] = column.mean + column.sd * rows[:, place]
+        place += len(column.features)
+    return rows.float()
+
+
+def suspicions(splits: Splits) -> list[str]:
+    """What a person should look at before believing any score: inputs that know the target."""
+    x = leaves(splits.train.inputs)
+    names = splits.feature_names
+    if names is None or len(x) != 1 or x[0].dim() != 2 or splits.kind == "labels" or splits.train.n < 20:
+        return []
+    inputs, y = x[0].double().cpu(), splits.train.targets.double().cpu().reshape(splits.train.n, -1)[:, 0]
+    knows = _correlated(inputs, y) if splits.kind == "real" else _separated(inputs, y)
+    told = "known before the target is? If not, leave it out (--drop)"
+    return [f"{names[i]!r} alone tells the target of every training row: is it {told}" for i in knows.nonzero()[:, 0]]
+
+
+def _correlated(inputs: Tensor, y: Tensor) -> Tensor:
+    """(d,) bool: inputs whose ranks are those of the target."""
+    ranks, own = inputs.argsort(0).argsort(0).double(), y.argsort().argsort().double()
+    ranks, own = ranks - ranks.mean(0), own - own.mean()
+    r = (ranks * own[:, None]).sum(0) / (ranks.norm(dim=0) * own.norm()).clamp(min=1e-12)
+    linear = torch.corrcoef(torch.cat([inputs, y[:, None]], 1).T)[-1, :-1].nan_to_num()
+    return (r.abs() > LEAK) | (linear.abs() > LEAK)
+
+
+def _separated(inputs: Tensor, y: Tensor) -> Tensor:
+    """(d,) bool: inputs along which every class is an interval of its own."""
+    values, order = inputs.sort(0)
+    changes = y[order][1:] != y[order][:-1]  # (n - 1, d)
+    classes = len(y.unique())
+    clean = ~(changes & (values[1:] == values[:-1])).any(0)  # no value in two classes
+    many = torch.tensor([len(column.unique()) > max(4, 2 * classes) for column in inputs.T])
+    return (changes.sum(0) + 1 == classes) & clean & many
+
+
+def parameters_of(problem: Problem) -> int:
+    """How many parameters the network has."""
+    return sum(math.prod(shape) for shape in problem.network.params.values())

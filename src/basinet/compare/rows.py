@@ -1,0 +1,165 @@
+"""Which rows a comparison has: what was asked for, or as much of what all methods offer as takes a bearable time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import NamedTuple
+
+from ..core.nearest import did_you_mean
+from ..engine import Method
+from ..engine.method import Entry, name_of, plan_of
+from ..methods import discover
+from ..methods.map import MAP
+
+ENOUGH = 80  # trainings of one network, by default: rows that do not fit into them have to be asked for
+GIVEN = "given network"  # the label of weights that were trained elsewhere
+
+Asked = str | Method | Entry
+
+
+class Row(NamedTuple):
+    """A row of the table: a recipe, so many members of it, and whether it starts from weights that were given."""
+
+    label: str
+    recipe: Method | None  # None: the given weights as they are
+    members: int
+    started: bool = False
+    told: str = ""  # how the budget was spent on it
+
+
+class Chosen(NamedTuple):
+    """The rows, and what a person should know of how they were chosen."""
+
+    rows: list[Row]
+    lines: list[str]
+
+
+def choose(asked: str | Sequence[Asked] | None, members: int | None, n: int, started: bool) -> Chosen:
+    """The rows of a comparison on n training examples.
+
+    `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for all rows
+    but those that take long. `members` replaces the size of the ensembles. With given weights (`started`), methods
+    that begin at trained weights take those, and rows that train networks of their own have to be asked for.
+    """
+    offered = {name: [_sized(e, members) for e in cls.lineup()] for name, cls in discover().items()}
+    everything = [entry for rows in offered.values() for entry in rows]
+    wanted = [asked] if isinstance(asked, (str, Method)) else list(asked or ())
+    if not wanted or wanted == ["all"]:
+        rows = [_row(entry, started) for entry in everything]
+        lines: list[str] = []
+        if started:
+            rows, lines = _without_training(rows)
+        if not wanted:
+            rows, left = _affordable(rows, n)
+            lines += [_told(left)] if left else []
+    else:
+        rows = [row for one in wanted for row in _asked(one, offered, members, started)]
+        lines = [f"{row.label}: trains networks of its own, beside the given one" for row in rows if _trains(row)]
+        lines = lines if started else []
+    if started:
+        rows = [Row(GIVEN, None, 1, True), *rows]
+    return Chosen(list({row.label: row for row in rows}.values()), lines)
+
+
+def base_of(recipe: Method) -> Method | None:
+    """The recipe that finds what this one starts from; None where it starts afresh."""
+    return getattr(recipe, "base", None) or MAP() if any(f.name == "base" for f in fields(recipe)) else None
+
+
+def steps_of(recipe: Method | None, n: int, started: bool = False) -> int:
+    """Training steps of one member on n examples, with those of what it starts from."""
+    if recipe is None:
+        return 0
+    base = None if started else base_of(recipe)
+    return plan_of(recipe, n).steps + (0 if base is None else steps_of(base, n))
+
+
+def _sized(entry: Entry, members: int | None) -> Entry:
+    return entry if members is None or entry.members == 1 else entry._replace(members=members)
+
+
+def _row(entry: Entry, started: bool) -> Row:
+    """An entry as a row; given weights are one network, so that ensembles train their own."""
+    return Row(*entry, started=started and entry.members == 1 and base_of(entry.recipe) is not None)
+
+
+def _trains(row: Row) -> bool:
+    return row.recipe is not None and not row.started
+
+
+def _without_training(rows: list[Row]) -> tuple[list[Row], list[str]]:
+    left = [row.label for row in rows if _trains(row)]
+    lines = [f"left out, since they would train networks from scratch (--methods NAME asks for one): {_list(left)}"]
+    return [row for row in rows if not _trains(row)], lines if left else []
+
+
+def _asked(one: Asked, offered: dict[str, list[Entry]], members: int | None, started: bool) -> list[Row]:
+    """The rows that one word, recipe or entry stands for."""
+    if isinstance(one, Entry):
+        return [_row(one, started)]
+    if isinstance(one, Method):
+        single = Row(_label(one), one, 1, started and base_of(one) is not None)
+        return [single] if members is None else [Row(_label(one), one, members)]
+    for name, entries in offered.items():
+        if name.lower() == one.lower():
+            rows = [_row(entry, started) for entry in entries]
+            return [row for row in rows if row.started] or rows  # one that takes the given weights does so alone
+    labels = {entry.label: entry for entries in offered.values() for entry in entries}
+    for label, entry in labels.items():
+        if label.lower() == one.lower():
+            return [_row(entry, started)]
+    raise ValueError(f"unknown method {one!r}.{did_you_mean(one, [*offered, *labels])}")
+
+
+def _label(recipe: Method) -> str:
+    """A recipe by its name and the fields that are not at their defaults."""
+    plain = type(recipe)()
+    changed = [
+        f"{f.name}={getattr(recipe, f.name)}"
+        for f in fields(recipe)
+        if getattr(recipe, f.name) != getattr(plain, f.name)
+    ]
+    return f"{name_of(recipe)}({', '.join(changed)})" if changed else name_of(recipe)
+
+
+def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
+    """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then the cheapest of
+    the rest. Networks that several rows use count once."""
+    firsts = {type(row.recipe): row.label for row in reversed(rows)}
+    order = sorted(
+        rows, key=lambda r: (r.label != firsts[type(r.recipe)], r.members * steps_of(r.recipe, n, r.started))
+    )
+    left, spent, known = ENOUGH * steps_of(MAP(), n), 0, dict[Method, int]()
+    kept = set()
+    for row in order:
+        trained = _trained(row, n)
+        cost = sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in trained)
+        if spent + cost <= left:
+            spent += cost
+            known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in trained}
+            kept.add(row.label)
+    return [row for row in rows if row.label in kept], [row.label for row in rows if row.label not in kept]
+
+
+def _trained(row: Row, n: int) -> list[tuple[Method, int]]:
+    """The recipes that a row runs, each with its own steps a member."""
+    found: list[tuple[Method, int]] = []
+    recipe = row.recipe
+    while recipe is not None:
+        found.append((recipe, plan_of(recipe, n).steps))
+        recipe = None if row.started else base_of(recipe)
+    return found
+
+
+def _told(left: list[str]) -> str:
+    return f"left out, to take no longer than {ENOUGH} trainings of one network (--methods all has them): {_list(left)}"
+
+
+def _list(labels: Iterable[str]) -> str:
+    return ", ".join(labels)
+
+
+def plan_steps(row: Row, n: int) -> int:
+    """Training steps of one member of a row, from scratch or from the given weights on."""
+    return steps_of(row.recipe, n, row.started)

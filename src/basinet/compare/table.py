@@ -1,0 +1,183 @@
+"""The numbers of a comparison as a person reads them: one row a method, means over seeds, differences, fronts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..metrics import bootstrap_difference
+from .frame import Frame
+
+LEVEL = 0.95  # of the intervals of differences
+
+
+def summarise(records: Sequence[dict[str, Any]], folder: Path, against: str | None = None) -> Frame:
+    """One row a label: means and standard errors of the scores over seeds, and its NLL less that of the reference.
+
+    The reference is the row of the lowest NLL, or the one named by `against`. Differences are paired: by example and,
+    with several seeds, by seed; `low` and `high` are the bounds of a 95 % bootstrap interval over both. `front_fit` and
+    `front_predict` say that no other row has a lower NLL at no more seconds of fitting, or of predicting.
+    """
+    labels = list(dict.fromkeys(r["method"] for r in records))
+    of = {label: {r["seed"]: r for r in records if r["method"] == label} for label in labels}
+    rows = [{"method": label, **_means(list(of[label].values()))} for label in labels]
+    reference = _reference(rows, against)
+    arrays = {label: {seed: _log_prob(folder, r) for seed, r in of[label].items()} for label in labels}
+    for row in rows:
+        row |= _difference(arrays[row["method"]], arrays[reference])
+        row["reference"] = reference
+    for name in ("fit", "predict"):
+        points = [(_rounded(row), row[f"{name}_seconds"]) for row in rows]
+        for row, point in zip(rows, points):
+            row[f"front_{name}"] = _on_front(point, points)
+    return Frame(rows)
+
+
+def tidy(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a label and seed: who, the scores, the costs."""
+    plain = ("fit_seconds", "own_seconds", "predict_seconds", "steps", "draws")
+    return [
+        {name: r[name] for name in ("data", "method", "members", "seed", "n_train", "n_test")}
+        | {name: value for name, value in r["scores"].items() if name != "n"}
+        | ({"ood_auroc": r["ood"]["auroc"]} if "ood" in r else {})
+        | {name: r[name] for name in plain}
+        for r in records
+    ]
+
+
+def _means(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over seeds; of scores the standard errors too, where there are several seeds."""
+    first = records[0]
+    found: dict[str, Any] = {"members": first["members"], "seeds": len(records), "n": first["n_test"]}
+    scores = {name: [r["scores"].get(name) for r in records] for name in first["scores"] if name != "n"}
+    if "ood" in first:
+        scores["ood_auroc"] = [r["ood"]["auroc"] for r in records]
+    for name, values in scores.items():
+        x = np.array([math.nan if v is None else v for v in values], float)
+        found[name] = float(x.mean())
+        if len(x) > 1:
+            found[f"{name}_se"] = float(x.std(ddof=1) / len(x) ** 0.5)
+    for name in ("fit_seconds", "own_seconds", "predict_seconds", "steps", "draws"):
+        found[name] = float(np.mean([r[name] for r in records]))
+    return found
+
+
+def _reference(rows: Sequence[dict[str, Any]], against: str | None) -> str:
+    if against is None:
+        return min(rows, key=lambda r: (_rounded(r), r["fit_seconds"]))["method"]
+    return next(row["method"] for row in rows if row["method"].lower() == against.lower())
+
+
+def _rounded(row: dict[str, Any]) -> float:
+    """The NLL but for rounding errors, so that of equal rows the cheaper is better; infinite where there is none."""
+    return math.inf if math.isnan(row["nll"]) else round(row["nll"], 6)
+
+
+def _log_prob(folder: Path, record: dict[str, Any]) -> Tensor:
+    with np.load(folder / record["arrays"], allow_pickle=False) as arrays:
+        return torch.from_numpy(arrays["log_prob"])
+
+
+def _difference(own: dict[int, Tensor], reference: dict[int, Tensor]) -> dict[str, Any]:
+    """NLL less the reference's, over the seeds that both have."""
+    seeds = [seed for seed in own if seed in reference]
+    if not seeds:
+        return {"difference": None, "low": None, "high": None}
+    first, second = (-torch.stack([x[seed] for seed in seeds]).double() for x in (own, reference))
+    if first.shape[1] < 2:  # one test example has nothing to resample
+        return {"difference": float((first - second).mean()), "low": None, "high": None}
+    found = bootstrap_difference(first, second, LEVEL, runs=True)
+    return {"difference": float(found.difference), "low": float(found.low), "high": float(found.high)}
+
+
+def _on_front(point: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
+    """Whether no other point is as good in both ways and better in one."""
+    better = (p for p in points if p[0] <= point[0] and p[1] <= point[1] and p != point)
+    return math.isfinite(point[0]) and not any(better)
+
+
+Column = tuple[str, Callable[[dict[str, Any]], float], str]
+
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "classes": (
+        ("Brier", lambda s: s["brier"], ".4f"),
+        ("ECE", lambda s: s["ece"], ".4f"),
+        ("accuracy", lambda s: s["accuracy"], ".1%"),
+        ("epistemic", lambda s: s.get("epistemic", math.nan) / max(s["entropy"], 1e-12), ".1%"),
+    ),
+    "real": (
+        ("RMSE", lambda s: s["rmse"], ".4f"),
+        ("CRPS", lambda s: s["crps"], ".4f"),
+        ("in 90%", lambda s: s["coverage_90"], ".1%"),
+        ("epistemic", lambda s: s["epistemic"] / max(s["variance"], 1e-12), ".1%"),
+    ),
+}
+
+
+def table(summary: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows that a person reads, from what `summarise` gives."""
+    columns = list(COLUMNS["classes" if "brier" in summary[0] else "real"])
+    if "ood_auroc" in summary[0]:
+        columns.append(("OOD", lambda s: s.get("ood_auroc", math.nan), ".3f"))
+    several = any(row["seeds"] > 1 for row in summary)
+    heads = ["method", "members", "NLL" + " ± se" * several, "difference (95 %)", *(c[0] for c in columns)]
+    rows = []
+    for r in summary:
+        nll = _short(r["nll"], ".4f") + (f" ± {_short(r['nll_se'], '.3f')}" if "nll_se" in r else "")
+        values = [_short(value(r), style) for _, value, style in columns]
+        costs = [_cost(r["fit_seconds"], r["front_fit"]), _cost(r["predict_seconds"], r["front_predict"])]
+        rows.append([r["method"], str(r["members"]), nll, _interval(r), *values, *costs])
+    return [*heads, "fit s", "predict"], rows
+
+
+def legend(summary: Sequence[dict[str, Any]]) -> str:
+    """What the columns mean, in a few sentences."""
+    first = summary[0]
+    runs = f"{first['seeds']} seeds and " if first["seeds"] > 1 else ""
+    pairs = (
+        f"Difference: NLL less that of {first['reference']}, paired over {runs}n = {first['n']:,} test examples, with "
+        "its bootstrap interval. "
+    )
+    costs = (
+        "Seconds: of all its members from scratch, and of predicting the test part; • marks the front of NLL against "
+        "them."
+    )
+    if "brier" in first:
+        told = "NLL, Brier (summed over classes) and ECE (15 bins): lower is better. "
+        share = "Epistemic: the share of uncertainty that is about the weights. "
+    else:
+        told = "NLL, RMSE and CRPS: lower is better; in 90%: the share of targets inside the 90% interval. "
+        share = "Epistemic: the share of variance that is about the weights. "
+    return told + share + pairs + costs
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if row["method"] == row["reference"]:
+        return "reference"
+    if row["difference"] is None or math.isnan(row["difference"]):
+        return "-"
+    bounds = "" if row["low"] is None else f" ({_short(row['low'], '.3f')}, {_short(row['high'], '.3f')})"
+    return f"{_short(row['difference'], '+.3f')}{bounds}"
+
+
+def _cost(seconds: float, front: bool) -> str:
+    return _short(seconds, ".3f") + (" •" if front else "  ")
+
+
+def _short(value: float | None, style: str) -> str:
+    """A number in its column's style, with fewer decimals where it is large."""
+    if value is None or math.isnan(value):
+        return "-"
+    if style.endswith("f") and abs(value) >= 1:
+        sign, digits = "+" * style.startswith("+"), int(style[-2])
+        left = digits - len(str(int(abs(value)))) + (digits > 3)
+        shown = format(value, f"{sign},.{max(left, 0)}f" if abs(value) < 1e6 else f"{sign}.2g")
+    else:
+        shown = format(value, style)
+    return shown.replace("0.", ".", 1) if shown.lstrip("+-").startswith("0.") else shown

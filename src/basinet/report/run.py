@@ -1,0 +1,244 @@
+"""A run folder as the report reads it: what `basinet compare` wrote, checked, with a notice for whatever is missing."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..pool import FileError, read_records
+from .measures import Difference, paired_differences
+
+FORMAT = 1  # of run.json
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison: a recipe with its number of members, over all seeds."""
+
+    name: str
+    records: list[dict[str, Any]]  # one a seed, in the order of seeds
+    arrays: list[Arrays]  # what each seed predicted for the test examples; empty where the file is missing
+
+    @property
+    def members(self) -> int:
+        """Of an ensemble whose seeds lost some to divergence: the most that a seed has."""
+        return max(_members(r) for r in self.records)
+
+    @property
+    def told_members(self) -> str:
+        """How many there are, and of how many that were asked for."""
+        found, asked = sorted({_members(r) for r in self.records}), _asked(self.records[0])
+        told = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+        return told if found == [asked] else f"{told} of {asked}"
+
+    @property
+    def seeds(self) -> list[int]:
+        return [r.get("seed", 0) for r in self.records]
+
+    def values(self, key: str) -> list[float]:
+        """A number of the record, of each seed that has it: one of its scores, or one beside them."""
+        found = (r.get("scores", {}).get(key, r.get(key)) for r in self.records)
+        return [float(v) for v in found if isinstance(v, (int, float)) and math.isfinite(v)]
+
+    def value(self, key: str) -> float:
+        """Its mean over seeds; NaN where none has it."""
+        found = self.values(key)
+        return math.fsum(found) / len(found) if found else math.nan
+
+    def error(self, key: str) -> float:
+        """The standard error of that mean; NaN for a single seed."""
+        found = self.values(key)
+        return float(np.std(found, ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
+
+    def have(self, *names: str) -> list[Arrays]:
+        """The arrays of the seeds that have all of these."""
+        return [a for a in self.arrays if all(n in a for n in names)]
+
+    def by_seed(self, name: str) -> dict[int, np.ndarray]:
+        """One array of each seed that has it."""
+        return {s: a[name] for s, a in zip(self.seeds, self.arrays) if name in a}
+
+    def joined(self, name: str) -> np.ndarray | None:
+        """One array of all seeds, one after another; None where none has it."""
+        found = [a[name] for a in self.have(name)]
+        return np.concatenate(found) if found else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything the report knows."""
+
+    folder: Path
+    info: dict[str, Any]  # run.json; empty for a folder of an older version
+    rows: list[Row]  # by NLL, the best first
+    test: Arrays  # targets and inputs of the test examples, where they were kept
+    notices: list[str] = field(default_factory=list)  # what is missing, damaged or left out, and why
+
+    @property
+    def kind(self) -> str:
+        """classes, labels or real; for an older folder by the scores there are."""
+        known = self.info.get("kind")
+        return known if known in ("classes", "labels", "real") else _guess(self.rows)
+
+    @property
+    def data(self) -> str:
+        return str(self.info.get("data") or self.rows[0].records[0].get("data", self.folder.name))
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({s for row in self.rows for s in row.seeds})
+
+    @property
+    def unit(self) -> str:
+        return str(self.info.get("unit") or "")
+
+    @property
+    def n_test(self) -> int:
+        return int(self.info.get("n_test") or self.rows[0].records[0].get("n_test", 0))
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.info.get("finished", True))
+
+    @property
+    def missing(self) -> list[str]:
+        """Planned rows of which some seed is not there, though it did not fail."""
+        seeds = self.info.get("seeds") or []
+        done: dict[str, set[int]] = {}
+        for row in self.rows:
+            done.setdefault(str(row.records[0]["method"]), set()).update(row.seeds)
+        planned = [label for label in self.info.get("planned") or [] if label not in self.failed]
+        return [label for label in planned if not set(seeds or [0]) <= done.get(label, set())]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Rows that could not be fitted, and why."""
+        return dict(self.info.get("failed") or {})
+
+    @cached_property
+    def differences(self) -> dict[str, Difference]:
+        """By how much the NLL of other rows is above the best one's, paired by test example and by the seeds that both
+        have. Rows without predictions for the same examples are left out."""
+        best = self.rows[0].by_seed("log_prob")
+        alike: dict[tuple[int, ...], list[tuple[Row, dict[int, np.ndarray]]]] = {}  # rows that share the same seeds
+        for row in self.rows[1:]:
+            own = row.by_seed("log_prob")
+            common = tuple(s for s in own if s in best and own[s].shape == best[s].shape)
+            if common and len({own[s].shape for s in common}) == 1:
+                alike.setdefault(common, []).append((row, own))
+        found: dict[str, Difference] = {}
+        with np.errstate(invalid="ignore"):  # infinite less infinite
+            for seeds, rows in alike.items():
+                gaps = [[best[s].astype(np.float64) - own[s] for s in seeds] for _, own in rows]  # (R, S, B)
+                made = paired_differences(np.moveaxis(np.array(gaps), 0, -1))
+                found |= {row.name: d for (row, _), d in zip(rows, made)}
+        return {row.name: found[row.name] for row in self.rows if row.name in found}
+
+    def class_name(self, number: int) -> str:
+        names = self.info.get("classes") or []
+        return str(names[number]) if 0 <= number < len(names) else str(number)
+
+
+def _members(record: dict[str, Any]) -> int:
+    return int(record.get("members", 1))
+
+
+def _asked(record: dict[str, Any]) -> int:
+    """Members that were to be trained; some may have diverged."""
+    return int(record.get("asked") or _members(record))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run folder. What cannot be shown without is an error; all else that is missing becomes a notice."""
+    if not folder.is_dir():
+        raise FileError(folder, "there is no such folder: give the one that `basinet compare` wrote")
+    if not (folder / "records.jsonl").is_file():
+        raise FileError(folder, "it has no records.jsonl: give a folder that `basinet compare` wrote a row into")
+    notices: list[str] = []
+    info = _read_info(folder / "run.json", notices)
+    records = [r for r in read_records(folder / "records.jsonl") if isinstance(r, dict) and "scores" in r]
+    if not records:
+        raise FileError(folder / "records.jsonl", "it has no rows yet: wait until `basinet compare` has finished one")
+    rows = _rows(folder, _of_one_data_set(records, info, notices), notices)
+    rows.sort(key=_rank)
+    test = _read_arrays(folder / "test.npz", notices) if info else {}
+    return Run(folder, info, rows, test, notices)
+
+
+def _rank(row: Row) -> tuple[float, float]:
+    """By NLL, of equal ones (but for rounding) the cheaper first, those without one last."""
+    nll, seconds = row.value("nll"), row.value("fit_seconds")
+    return math.inf if math.isnan(nll) else round(nll, 6), 0.0 if math.isnan(seconds) else seconds
+
+
+def _read_info(path: Path, notices: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        notices.append(
+            "This folder has no run.json: an older version of basinet wrote it. Shown is what its records hold; for "
+            "the rest run basinet compare again into the same folder (members are kept there, and not trained anew)."
+        )
+        return {}
+    try:
+        info = json.loads(path.read_text())
+    except ValueError as error:
+        raise FileError(path, f"it is damaged or cut short, or not JSON ({error})") from error
+    if not isinstance(info, dict) or not isinstance(info.get("format"), int):
+        raise FileError(path, "it was not written by basinet: it has no format number")
+    if info["format"] > FORMAT:
+        raise FileError(
+            path, f"it has format {info['format']}, newer than this basinet reads ({FORMAT}): upgrade basinet"
+        )
+    return info
+
+
+def _of_one_data_set(records: list[dict[str, Any]], info: dict[str, Any], notices: list[str]) -> list[dict[str, Any]]:
+    name = info.get("data") or records[-1].get("data")
+    kept = [r for r in records if r.get("data") == name]
+    if not kept:
+        raise FileError(
+            "records.jsonl", f"none of its {len(records)} rows is of the data set {name!r} that run.json names"
+        )
+    if len(kept) < len(records):
+        others = sorted({str(r.get("data")) for r in records} - {str(name)})
+        notices.append(f"Rows of other data sets lie in the same folder and are left out: {', '.join(others)}.")
+    return kept
+
+
+def _rows(folder: Path, records: Sequence[dict[str, Any]], notices: list[str]) -> list[Row]:
+    """Rows in the order they came; of a (label, members asked for, seed) that was run again, the last."""
+    found: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+    for r in records:
+        found.setdefault((str(r["method"]), _asked(r)), {})[int(r.get("seed", 0))] = r
+    labels = [label for label, _ in found]
+    rows = []
+    for (label, asked), by_seed in found.items():
+        name = label if labels.count(label) == 1 else f"{label} ({asked})"
+        ordered = [by_seed[s] for s in sorted(by_seed)]
+        arrays = [_read_arrays(folder / r["arrays"], notices) if r.get("arrays") else {} for r in ordered]
+        rows.append(Row(name, ordered, arrays))
+    return rows
+
+
+def _read_arrays(path: Path, notices: list[str]) -> Arrays:
+    """Arrays of a file; none, and a notice, where it is missing or damaged. Never any pickled code."""
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        notices.append(f"{path.name} is missing: what needs the predictions in it is left out.")
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        notices.append(f"{path.name} is damaged or cut short and was left out ({error}).")
+    return {}
+
+
+def _guess(rows: Sequence[Row]) -> str:
+    return "classes" if not math.isnan(rows[0].value("brier")) else "real"

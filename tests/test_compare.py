@@ -1,0 +1,493 @@
+"""`bn.compare`: what a run folder holds, what is shared, what is not made again, and how the same compute is spent."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import basinet as bn
+from basinet.compare.budget import Budget, scaled
+from basinet.compare.frame import Frame
+from basinet.compare.rows import Row, base_of, choose, plan_steps, steps_of
+from basinet.compare.table import _on_front
+from basinet.data import Data, Splits
+from basinet.data.toys import gaussians
+from basinet.engine.method import Entry
+from basinet.pool import read_records
+
+torch.set_num_threads(1)
+QUICK = bn.MAP(epochs=4, batch_size=16)
+
+
+def small(inputs: int, outputs: int) -> torch.nn.Module:
+    return bn.networks.MLP(inputs, outputs, hidden=(8,))
+
+
+def classes(n: int = 100, ood: bool = False) -> Splits:
+    train, val, test = gaussians(n, seed=1).split(0.5, 0.2, 0.3, seed=0)
+    far = Data(torch.full((20, 2), 30.0) + torch.arange(40.0).reshape(20, 2), torch.zeros(20, dtype=torch.long))
+    return Splits("spots", train, val, test, classes=5, ood=far if ood else None)
+
+
+def numbers(n: int = 60, mean: float = 100.0, sd: float = 5.0) -> Splits:
+    x = torch.linspace(-2, 2, n)[:, None]
+    parts = Data(x, x.sin() + 0.1 * torch.cos(37 * x)).split(0.5, 0.2, 0.3, seed=0)
+    return Splits("waves", *parts, target_mean=mean, target_sd=sd, feature_names=("time",))
+
+
+def labels(n: int = 80) -> Splits:
+    x = torch.linspace(-2, 2, n)[:, None]
+    y = torch.cat([x > 0, x.abs() > 1, x > -1], 1).long()
+    return Splits("flags", *Data(x, y).split(0.5, 0.2, 0.3, seed=0))
+
+
+ENTRIES = (
+    Entry("MAP", QUICK, 1),
+    Entry("deep ensemble", QUICK, 3),
+    Entry("Laplaces", bn.Laplace(base=QUICK), 3),
+    Entry("PEPs", bn.PEP(base=QUICK, draws=2, iterations=1), 3),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    found = bn.compare(classes(ood=True), ENTRIES, model=small, seeds=2, out=out)
+    return found, out, read_records(out / "records.jsonl")
+
+
+def arrays_of(out, record):
+    with np.load(out / record["arrays"], allow_pickle=False) as found:
+        return dict(found)
+
+
+# The run folder
+
+
+def test_a_run_folder_holds_what_was_planned_and_what_was_found(run):
+    _, out, records = run
+    about = json.loads((out / "run.json").read_text())
+    assert about["format"] == 1 and about["finished"] and about["failed"] == {}
+    assert about["planned"] == ["MAP", "deep ensemble", "Laplaces", "PEPs"] and about["seeds"] == [0, 1]
+    assert (about["kind"], about["n_train"], about["n_val"], about["n_test"]) == ("classes", 50, 20, 30)
+    assert about["parameters"] == 2 * 8 + 8 + 8 * 5 + 5 and "Linear" in about["network"]
+    assert about["inputs"] == {"kind": "rows", "shape": [2], "columns": None}
+    assert [(r["method"], r["seed"]) for r in records] == [(e.label, s) for e in ENTRIES for s in (0, 1)]
+    for record in records:
+        assert record["steps"] == record["members"] * 13  # 4 epochs of 50 examples, 16 at a time
+        assert record["draws"] == record["members"] * {"Laplaces": 20, "PEPs": 25}.get(record["method"], 1)
+        assert (record["size_curve"] == []) == (record["members"] == 1)
+        assert record["ood"]["n"] == 20 and 0 <= record["ood"]["auroc"] <= 1
+    with np.load(out / "test.npz", allow_pickle=False) as test:
+        assert test["targets"].shape == (30,) and test["inputs"].shape == (30, 2) and test["n_inputs"] == 30
+    assert not list(out.rglob(".*"))  # nothing half-written
+
+
+def test_arrays_are_what_the_scores_are_made_of(run):
+    _, out, records = run
+    with np.load(out / "test.npz", allow_pickle=False) as test:
+        targets = test["targets"]
+    for record in records:
+        found, scores = arrays_of(out, record), record["scores"]
+        assert all(x.dtype in (np.float32, bool) and len(x) in (30, 20) for x in found.values())
+        assert -found["log_prob"].mean() == pytest.approx(scores["nll"], rel=1e-5)
+        np.testing.assert_allclose(found["probs"].sum(1), 1, rtol=1e-5)
+        np.testing.assert_array_equal(found["correct"], found["probs"].argmax(1) == targets)
+        assert found["correct"].mean() == pytest.approx(scores["accuracy"])
+        np.testing.assert_allclose(found["confidence"], found["probs"].max(1), rtol=1e-6)
+        np.testing.assert_allclose(np.exp(found["log_prob"]), found["probs"][np.arange(30), targets], rtol=1e-3)
+        parts = found["aleatoric"] + found["between"] + found["within"]
+        np.testing.assert_allclose(parts, found["total"], rtol=1e-4, atol=1e-6)
+        area = (found["ood_uncertainty"][:, None] > found["test_uncertainty"]).mean()
+        area += 0.5 * (found["ood_uncertainty"][:, None] == found["test_uncertainty"]).mean()
+        assert record["ood"]["auroc"] == pytest.approx(area, abs=1e-6)
+
+
+def test_the_scores_are_those_of_bn_score(tmp_path):
+    splits = classes()
+    problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
+    found = bn.compare(splits, [Entry("three", QUICK, 3)], problem=problem, out=tmp_path)
+    ensemble = bn.fit(QUICK, problem, splits.train, members=3)
+    for name, value in bn.score(ensemble, splits.test).items():
+        assert name == "n" or found[0][name] == pytest.approx(value, rel=1e-5, abs=1e-7)
+    predictive = ensemble.predict(splits.test.inputs)
+    [record] = read_records(tmp_path / "records.jsonl")
+    for row, known in zip(record["size_curve"], bn.size_curve(predictive, splits.test.targets), strict=True):
+        for name in ("size", "subsets", "nll", "nll_sd", "brier", "ece", "accuracy"):
+            assert row[name] == pytest.approx(known[name], rel=1e-4, abs=1e-6)
+        assert row["n"] == 30
+
+
+def test_numbers_are_in_units_of_the_target(tmp_path):
+    plain, scaled_ = (
+        bn.compare(numbers(mean=mean, sd=sd), [Entry("two", QUICK, 2)], model=small, out=tmp_path / str(sd))
+        for mean, sd in ((0.0, 1.0), (100.0, 5.0))
+    )
+    for name, factor in (("rmse", 5), ("crps", 5), ("variance", 25), ("coverage_90", 1)):
+        assert scaled_[0][name] == pytest.approx(factor * plain[0][name], rel=1e-5)
+    assert scaled_[0]["nll"] == pytest.approx(plain[0]["nll"] + math.log(5), rel=1e-5)
+    [record] = read_records(tmp_path / "5.0" / "records.jsonl")
+    found = arrays_of(tmp_path / "5.0", record)
+    with np.load(tmp_path / "5.0" / "test.npz") as test:
+        targets = test["targets"]
+    assert 90 < targets.min() < targets.max() < 110
+    assert np.sqrt(((found["mean"] - targets) ** 2).mean()) == pytest.approx(scaled_[0]["rmse"], rel=1e-5)
+    inside = (found["low90"] <= targets) & (targets <= found["high90"])
+    assert inside.mean() == pytest.approx(scaled_[0]["coverage_90"])
+    assert found["crps"].mean() == pytest.approx(scaled_[0]["crps"], rel=1e-5)
+    assert -found["log_prob"].mean() == pytest.approx(scaled_[0]["nll"], rel=1e-5)
+    np.testing.assert_allclose(found["sd"] ** 2, found["total"], rtol=1e-4)
+    last = record["size_curve"][-1]
+    assert last["nll"] == pytest.approx(scaled_[0]["nll"], rel=1e-5)
+    assert last["rmse"] == pytest.approx(scaled_[0]["rmse"], rel=1e-4)
+
+
+def test_labels_are_compared_too(tmp_path):
+    entries = [*ENTRIES[:3]]
+    found = bn.compare(labels(), entries, model=small, out=tmp_path)
+    assert json.loads((tmp_path / "run.json").read_text())["kind"] == "labels"
+    record = read_records(tmp_path / "records.jsonl")[1]
+    arrays = arrays_of(tmp_path, record)
+    with np.load(tmp_path / "test.npz") as test:
+        truth = test["targets"]
+    assert arrays["probs"].shape == truth.shape == (24, 3)
+    right = (arrays["probs"] > 0.5) == truth
+    assert right.mean() == pytest.approx(found[1]["accuracy"])
+    np.testing.assert_array_equal(arrays["correct"], right.all(1))
+    last = record["size_curve"][-1]
+    for name in ("nll", "brier", "ece", "accuracy"):
+        assert last[name] == pytest.approx(found[1][name], rel=1e-4, abs=1e-6)
+
+
+def test_with_many_classes_the_largest_probabilities_are_kept(tmp_path, monkeypatch):
+    from basinet.compare import measure
+
+    monkeypatch.setattr(measure, "TABLE", 100)  # fewer than 30 x 5
+    bn.compare(classes(), [ENTRIES[0]], model=small, out=tmp_path)
+    [record] = read_records(tmp_path / "records.jsonl")
+    found = arrays_of(tmp_path, record)
+    assert "probs" not in found and found["top_probs"].shape == found["top_classes"].shape == (30, 5)
+    np.testing.assert_allclose(found["top_probs"][:, 0], found["confidence"], rtol=1e-6)
+    assert (np.diff(found["top_probs"]) <= 0).all()
+
+
+# Sharing, going on
+
+
+def test_rows_on_the_same_networks_train_them_once(run):
+    _, out, records = run
+    assert len(list((out / "pool").glob("map-*/member-0-*.safetensors"))) == 3  # of seed 0, for all four rows
+    assert len(list((out / "pool").glob("map-*"))) == 2  # one entry a seed
+    assert {p.name.split("-")[0] for p in (out / "pool").iterdir()} == {"map", "laplace", "pep", "pool.json"}
+    by = {(r["method"], r["seed"]): r for r in records}
+    assert by["Laplaces", 0]["fit_seconds"] > by["deep ensemble", 0]["fit_seconds"]  # it counts what it starts from
+
+
+def test_a_base_and_a_start_are_one_place_in_the_pool(tmp_path):
+    splits = classes()
+    problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
+    recipe = bn.Laplace(base=QUICK)
+    bn.fit(recipe, problem, splits.train, members=2, pool=tmp_path / "pool")
+    files = sorted((tmp_path / "pool").rglob("*.safetensors"))
+    found = bn.compare(splits, [Entry("two", recipe, 2)], problem=problem, out=tmp_path)
+    assert sorted((tmp_path / "pool").rglob("*.safetensors")) == files and len(files) == 4
+    assert len(found) == 1
+
+
+def test_the_same_again_makes_nothing_and_more_rows_are_added(run, monkeypatch):
+    found, out, records = run
+    before = (out / "records.jsonl").read_bytes()
+    from basinet.compare import run as module
+
+    monkeypatch.setattr(module, "fit", None)  # nothing may be fitted
+    again = bn.compare(classes(ood=True), ENTRIES, model=small, seeds=2, out=out)
+    assert again.rows == found.rows and again.summary.rows == found.summary.rows
+    assert (out / "records.jsonl").read_bytes() == before
+    monkeypatch.undo()
+    other = bn.compare(classes(ood=True), [Entry("five", QUICK, 5)], model=small, out=out)
+    assert other["method"] == ["five"]
+    assert json.loads((out / "run.json").read_text())["planned"][-3:] == ["MAP", "PEPs", "deep ensemble"]
+    assert len(read_records(out / "records.jsonl")) == len(records) + 1
+
+
+def test_what_has_changed_is_said_and_made_again(tmp_path):
+    def once(splits=None, recipe=QUICK):
+        said: list[str] = []
+        found = bn.compare(splits or classes(), [Entry("one", recipe, 1)], model=small, out=tmp_path, say=said.append)
+        return found, " ".join(said), read_records(tmp_path / "records.jsonl")
+
+    first, _, _ = once()
+    for words, arguments in (
+        ("1 record is of another recipe", {"recipe": replace(QUICK, epochs=2)}),
+        ("1 record is of other data", {"splits": classes(120), "recipe": replace(QUICK, epochs=2)}),
+    ):
+        found, said, records = once(**arguments)
+        assert words in said and len(records) == 1 and found[0]["nll"] != first[0]["nll"]
+    [record] = records
+    (tmp_path / record["arrays"]).unlink()
+    _, said, _ = once(**arguments)
+    assert "arrays that are gone" in said and (tmp_path / record["arrays"]).exists()
+    old = record | {"versions": {"basinet": "0.0.1"}}
+    (tmp_path / "records.jsonl").write_text(json.dumps(old) + "\n")
+    _, said, records = once(**arguments)
+    assert "version 0.0.1 of basinet" in said and len(records) == 1
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    from basinet.compare import run as module
+
+    fit = module.fit
+    monkeypatch.setattr(
+        module, "fit", lambda recipe, *a, **k: _stop() if isinstance(recipe, bn.PEP) else fit(recipe, *a, **k)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        bn.compare(classes(), ENTRIES, model=small, out=tmp_path)
+    assert not json.loads((tmp_path / "run.json").read_text())["finished"]
+    monkeypatch.undo()
+    times = {r["method"]: r["time"] for r in read_records(tmp_path / "records.jsonl")}
+    assert set(times) == {"MAP", "deep ensemble", "Laplaces"}
+    bn.compare(classes(), ENTRIES, model=small, out=tmp_path)
+    after = read_records(tmp_path / "records.jsonl")
+    assert [r["method"] for r in after] == [e.label for e in ENTRIES]
+    assert json.loads((tmp_path / "run.json").read_text())["finished"]
+
+
+def _stop():
+    raise KeyboardInterrupt
+
+
+def test_folders_of_other_versions_are_refused(tmp_path):
+    (tmp_path / "records.jsonl").write_text("{}\n")
+    with pytest.raises(bn.FileError, match="older basinet"):
+        bn.compare(classes(), [ENTRIES[0]], model=small, out=tmp_path)
+    assert (tmp_path / "records.jsonl").read_text() == "{}\n"
+    (tmp_path / "run.json").write_text('{"format": 7}')
+    with pytest.raises(bn.FileError, match="format 7, of a newer basinet"):
+        bn.compare(classes(), [ENTRIES[0]], model=small, out=tmp_path)
+    (tmp_path / "run.json").write_text('{"format')
+    with pytest.raises(bn.FileError, match="damaged"):
+        bn.compare(classes(), [ENTRIES[0]], model=small, out=tmp_path)
+
+
+def test_a_row_that_fails_is_left_out_and_said(tmp_path):
+    bad = bn.MAP(epochs=4, optimizer=bn.optim.SGD(lr=1e30))
+    found = bn.compare(classes(), [Entry("wild", bad, 1), ENTRIES[0]], model=small, out=tmp_path)
+    assert found["method"] == ["MAP"]
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert about["finished"] and "NaN or infinite" in about["failed"]["wild"]
+    with pytest.raises(FloatingPointError, match="NaN or infinite"):
+        bn.compare(classes(), [Entry("wild", bad, 1)], model=small)
+
+
+# Weights that were trained elsewhere
+
+
+def test_given_weights_are_where_post_hoc_methods_start(tmp_path):
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    module = small(2, 5)
+    save_file(module.state_dict(), str(tmp_path / "net.safetensors"))
+    said: list[str] = []
+    rows = ["Laplace", "MAP", Entry("many", bn.PEP(base=QUICK), 2)]
+    found = bn.compare(
+        classes(), rows, model=small, start=tmp_path / "net.safetensors", say=said.append, out=tmp_path / "r"
+    )
+    assert found["method"] == ["given network", "Laplace", "MAP", "deep ensemble", "many"]
+    assert "MAP: trains networks of its own" in " ".join(said) and "may have seen the test part" in " ".join(said)
+    problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
+    alone = bn.score(bn.Posterior.of(module, problem), classes().test)
+    assert found[0]["nll"] == pytest.approx(alone["nll"], rel=1e-6) and found[0]["steps"] == 0 == found[1]["steps"]
+    laplace = bn.fit(bn.Laplace(), problem, classes().train, start=bn.Posterior.of(module, problem))
+    assert found[1]["nll"] == pytest.approx(bn.score(laplace, classes().test)["nll"], rel=1e-5)
+
+
+def test_given_weights_of_a_regression_get_the_noise_of_validation_data():
+    torch.manual_seed(0)
+    module, splits = small(1, 1), numbers(mean=0.0, sd=1.0)
+    problem = bn.Problem(lambda: small(1, 1), bn.likelihoods.Gaussian(noise=0.5, learned=True))
+    start = bn.Posterior.of(module, problem)
+    found = bn.compare(splits, ["Laplace"], problem=problem, start=start)
+    gap = (module(splits.val.inputs) - splits.val.targets).square().mean().sqrt()
+    y, mean = splits.test.targets, module(splits.test.inputs)
+    expected = -torch.distributions.Normal(mean, gap).log_prob(y).mean().detach()
+    assert found[0]["nll"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file(small(3, 5).state_dict(), str(tmp_path / "net.safetensors"))
+    with pytest.raises(
+        bn.FileError, match=r"net.safetensors: it belongs to another model: layers.0.weight is \(8, 3\)"
+    ):
+        bn.compare(classes(), ["Laplace"], model=small, start=tmp_path / "net.safetensors")
+
+
+# Which rows
+
+
+def test_by_default_rows_are_taken_until_they_take_long():
+    chosen = choose(None, None, 1000, False)
+    labels_ = [row.label for row in chosen.rows]
+    everything = choose("all", None, 1000, False)
+    assert set(labels_) <= {row.label for row in everything.rows} and not everything.lines
+    assert {type(row.recipe) for row in chosen.rows} == {type(row.recipe) for row in everything.rows}
+    few = choose(None, 400, 1000, False)  # ensembles of 400 are too many trainings
+    assert "deep ensemble" not in [row.label for row in few.rows] and "deep ensemble" in few.lines[0]
+    assert "--methods all" in few.lines[0]
+    assert all(row.members in (1, 4) for row in choose("all", 4, 1000, False).rows)
+
+
+def test_rows_are_asked_for_by_method_label_recipe_or_entry():
+    recipe = bn.MAP(epochs=3)
+    rows = choose(["laplace", "Deep Ensemble", recipe, Entry("x", recipe, 7)], None, 1000, False).rows
+    assert [(r.label, r.members) for r in rows] == [
+        ("Laplace", 1),
+        ("mixture of Laplaces", 10),
+        ("deep ensemble", 10),
+        ("MAP(epochs=3)", 1),
+        ("x", 7),
+    ]
+    with pytest.raises(ValueError, match="Did you mean 'MAP'"):
+        choose(["MPA"], None, 1000, False)
+
+
+def test_with_given_weights_what_trains_from_scratch_has_to_be_asked_for():
+    chosen = choose(None, None, 1000, True)
+    assert all(row.started for row in chosen.rows) and "deep ensemble" in chosen.lines[0]
+    assert {type(row.recipe) for row in chosen.rows} >= {bn.Laplace, bn.PEP, bn.SWAG, type(None)}
+    assert all(row.members == 1 for row in chosen.rows)
+
+
+# Budgets
+
+
+@pytest.mark.parametrize("steps", [500, 5000])
+def test_every_row_costs_the_same_steps(steps):
+    for row in choose("all", None, 1000, False).rows:
+        done = scaled(row, steps, 1000)
+        total = done.members * plan_steps(done, 1000)
+        assert total <= steps or done.members == 1, done
+        if steps == 500:
+            continue
+        assert 0.9 * steps <= total, done  # an epoch is 8 steps
+        if base_of(row.recipe) is not None:  # in proportion
+            share = steps_of(base_of(row.recipe), 1000) / steps_of(row.recipe, 1000)
+            assert steps_of(base_of(done.recipe), 1000) == pytest.approx(share * total / done.members, rel=0.1)
+
+
+def test_rows_with_a_budget_still_share_their_networks():
+    ensemble = scaled(Row("a", bn.MAP(), 10), 5000, 1000)
+    laplace = scaled(Row("b", bn.Laplace(), 10), 5000, 1000)
+    assert base_of(laplace.recipe) == ensemble.recipe and laplace.members == ensemble.members == 10
+
+
+def test_a_budget_below_one_epoch_a_member_leaves_fewer_members():
+    done = scaled(Row("a", bn.MAP(batch_size=10), 10), 350, 1000)  # an epoch is 100 steps
+    assert (done.members, plan_steps(done, 1000)) == (3, 100)
+    done = scaled(Row("a", bn.MAP(batch_size=10), 10), 50, 1000)
+    assert (done.members, plan_steps(done, 1000)) == (1, 100) and "more than the budget" in done.told
+
+
+def test_budgets_are_read_from_words():
+    assert Budget.read("60s") == (60.0, "s") and Budget.read("20_000 steps") == (20000.0, "steps")
+    for text in ("60", "0s", "s", "3 minutes", "-1s"):
+        with pytest.raises(ValueError, match="expected a budget such as 60s or 20000steps"):
+            Budget.read(text)
+
+
+def test_seconds_become_steps_by_trials():
+    from basinet.compare import budget
+
+    def seconds(row):  # 10 ms a step, and 2 s on top
+        return 2.0 + 0.01 * row.members * plan_steps(row, 1000)
+
+    [done] = budget.spent(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], 1000, seconds, None)
+    assert done.members * plan_steps(done, 1000) == pytest.approx(5800, rel=0.02)
+    kept = budget.record(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], [done])
+    again = budget.spent(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], 1000, None, json.loads(json.dumps(kept)))
+    assert again == [done]
+
+
+def test_a_run_with_a_budget_says_how_it_was_spent_and_goes_on(tmp_path):
+    said: list[str] = []
+    arguments = {"model": small, "budget": "60steps", "out": tmp_path}
+    bn.compare(classes(), ENTRIES[:3], say=said.append, **arguments)
+    records = read_records(tmp_path / "records.jsonl")
+    assert all(50 <= r["steps"] <= 60 for r in records), [r["steps"] for r in records]
+    assert "60 training steps of one network a row" in said[0]
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert (
+        about["budget"]["text"] == "60steps" and records[1]["told"] == about["budget"]["rows"]["deep ensemble"]["told"]
+    )
+    bn.compare(classes(), ENTRIES[:3], **arguments)
+    assert read_records(tmp_path / "records.jsonl") == records
+
+
+# Summaries
+
+
+def test_the_summary_has_means_errors_paired_differences_and_fronts(run):
+    found, out, records = run
+    best = min(found.summary, key=lambda row: row["nll"])
+    for row in found.summary:
+        mine = [r["scores"]["nll"] for r in records if r["method"] == row["method"]]
+        assert row["nll"] == pytest.approx(np.mean(mine)) and row["seeds"] == 2 and row["n"] == 30
+        assert row["nll_se"] == pytest.approx(np.std(mine, ddof=1) / 2**0.5)
+        assert row["reference"] == best["method"]
+        assert row["difference"] == pytest.approx(row["nll"] - best["nll"], abs=1e-6)
+        assert row["low"] <= row["difference"] <= row["high"]
+    other = bn.compare(classes(ood=True), ENTRIES, model=small, seeds=2, out=out, against="map")
+    assert {row["reference"] for row in other.summary} == {"MAP"}
+    with pytest.raises(ValueError, match="expected --against one of the rows"):
+        bn.compare(classes(ood=True), ENTRIES, model=small, seeds=2, out=out, against="HMC")
+    written = json.loads((out / "summary.json").read_text())
+    assert [row["method"] for row in written["rows"]] == [e.label for e in ENTRIES]
+
+
+def test_the_front_is_of_rows_that_nothing_beats():
+    points = [(0.3, 1.0), (0.2, 2.0), (0.25, 3.0), (0.2, 5.0), (0.1, 9.0), (math.inf, 0.5)]
+    assert [_on_front(p, points) for p in points] == [True, True, False, False, True, False]
+
+
+def test_a_frame_is_rows_columns_and_a_table(run):
+    found, _, _ = run
+    assert found["method"][:2] == ["MAP", "MAP"] and found["seed"][:2] == [0, 1] and len(found) == 8
+    assert found.where(method="MAP", seed=1).rows == [found[1]]
+    with pytest.raises(KeyError, match="there is no column 'nul'"):
+        found["nul"]
+    text = str(found)
+    assert "deep ensemble" in text and "difference (95 %)" in text and "n = 30" in text and "2 seeds" in text
+    frame = Frame([{"a": 1, "b": "x"}, {"a": None, "c": 0.123456}])
+    assert frame.columns == ["a", "b", "c"] and frame["c"] == [None, 0.123456]
+    assert str(frame).splitlines()[2].split() == ["-", "-", "0.1235"]
+
+
+def test_a_frame_becomes_pandas(run):
+    pandas = pytest.importorskip("pandas")
+    found, _, _ = run
+    table = found.to_pandas()
+    assert isinstance(table, pandas.DataFrame) and list(table["nll"]) == found["nll"]
+
+
+# What is suspicious
+
+
+def test_an_input_that_knows_the_target_is_told():
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    y = (x[:, :1].exp() > 1).long()[:, 0]
+    said: list[str] = []
+    parts = Data(torch.cat([x[:, 1:], y[:, None] * 100 + x[:, :1]], 1), y).split(0.6, 0.2, 0.2, seed=0)
+    splits = Splits("leak", *parts, classes=2, feature_names=("a", "b", "after"))
+    bn.compare(splits, [ENTRIES[0]], model=small, say=said.append)
+    assert [line for line in said if "alone tells the target" in line] == [
+        "'after' alone tells the target of every training row: is it known before the target is? If not, leave it out "
+        "(--drop)"
+    ]
+    said.clear()
+    bn.compare(numbers(), [ENTRIES[0]], model=small, say=said.append)
+    assert not [line for line in said if "alone tells" in line]
