@@ -334,6 +334,7 @@ def test_the_conformance_suite() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # torch's own
 @pytest.mark.parametrize("net", [Tanh, Conv])
 def test_the_compiled_gradient_is_the_same(net: Any) -> None:
     problem = problem_of(net)
@@ -344,7 +345,7 @@ def test_the_compiled_gradient_is_the_same(net: Any) -> None:
     def step(state: Descent, batch: Batch, key: Tensor) -> Any:
         return recipe.gradient(state, batch, prepared, Noise(key), how)
 
-    compiled = torch.compile(step, dynamic=False, fullgraph=True)
+    compiled = torch.compile(step, dynamic=False, fullgraph=True, backend="aot_eager")
     batch = batch_of(data)
     one, other = step(state, batch, keys.key), compiled(state, batch, keys.key)
     for a, b in zip(leaves(one), leaves(other), strict=True):
