@@ -15,7 +15,7 @@ from basinet.core.lift import lift
 from basinet.core.noise import Noise
 from basinet.core.tree import leaves, ravel, stack
 from basinet.engine import Descent, Lift
-from basinet.methods.forde import FoRDE, covariance, kernels, metric, slope
+from basinet.methods.forde import FoRDE, Measured, covariance, kernels, metric, slope
 from basinet.methods.map import MAP
 from basinet.optim import Adam
 from basinet.problem import Batch
@@ -117,6 +117,8 @@ def test_two_members_have_kernel_one_quarter_and_each_with_itself_one() -> None:
 def test_equal_members_do_not_push_each_other(dtype: torch.dtype) -> None:
     one = unit(NOISE.normal(torch.empty(1, 1, 9, 300, dtype=dtype)))
     assert not slope(one.expand(4, 1, 9, 300), torch.ones(1, 9, dtype=dtype)).any()
+    rounded = 1 + 2 * torch.finfo(dtype).eps * NOISE.normal(torch.empty(9, 4, 4, dtype=dtype))
+    assert bool((kernels(rounded)[0] == 1).all()) and not kernels(rounded)[1].any()
     other = unit(NOISE.split("other").normal(one))
     z = torch.cat([other, one, one, one])  # of which each is pushed by the first alone
     exact = z.double().requires_grad_()
@@ -200,6 +202,10 @@ def test_lengthscales_are_a_function_of_the_covariance(alpha: float) -> None:
     unitless = c / c.diagonal().mean()
     expected = torch.linalg.inv(alpha * torch.linalg.inv(unitless) + (1 - alpha) * torch.eye(4).double())
     torch.testing.assert_close(metric(c, alpha), expected, rtol=0, atol=1e-9)
+    recipe = FoRDE(lengthscales=alpha if alpha < 1 else "pca")
+    known = recipe.prepare(problem_of(), bn.Data(inputs, torch.zeros(50))).network
+    assert isinstance(known, Measured)
+    torch.testing.assert_close(known.metric, expected, rtol=0, atol=1e-9)
 
 
 def test_the_covariance_is_of_examples_with_weight_and_of_streams_too() -> None:
@@ -328,6 +334,7 @@ def test_the_conformance_suite() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # torch's own
 @pytest.mark.parametrize("net", [Tanh, Conv])
 def test_the_compiled_gradient_is_the_same(net: Any) -> None:
     problem = problem_of(net)
@@ -338,7 +345,7 @@ def test_the_compiled_gradient_is_the_same(net: Any) -> None:
     def step(state: Descent, batch: Batch, key: Tensor) -> Any:
         return recipe.gradient(state, batch, prepared, Noise(key), how)
 
-    compiled = torch.compile(step, dynamic=False, fullgraph=True)
+    compiled = torch.compile(step, dynamic=False, fullgraph=True, backend="aot_eager")
     batch = batch_of(data)
     one, other = step(state, batch, keys.key), compiled(state, batch, keys.key)
     for a, b in zip(leaves(one), leaves(other), strict=True):

@@ -76,6 +76,7 @@ def test_examples_of_weight_zero_do_not_count() -> None:
     found = slope(s, weights)
     torch.testing.assert_close(found[:, :, :4], slope(s[:, :, :4], weights[:, :4]), rtol=0, atol=1e-14)
     assert not found[:, :, 4:].any() and not slope(s, 0 * weights).any()
+    assert not slope(s[:1], weights).any()  # nobody is compared with itself
     data = classes()
     masked = bn.Data(data.inputs, data.targets, weights=(torch.arange(12) < 9).double())
     state, keys = start(3)
