@@ -4,7 +4,7 @@ from .classes import ClassPredictive
 from .closed import ClosedClassPredictive, ClosedLabelPredictive
 from .counts import CountPredictive
 from .crps import crps
-from .demand import predicting
+from .demand import SETS, activations, predicting
 from .draws import CACHE, Draws
 from .forward import forward
 from .labels import LabelPredictive
@@ -17,6 +17,7 @@ from .via import Outputs, Predictor, Via, assembled, default_via
 
 __all__ = [
     "CACHE",
+    "SETS",
     "ClassPredictive",
     "ClosedClassPredictive",
     "ClosedLabelPredictive",
@@ -31,6 +32,7 @@ __all__ = [
     "RealPredictive",
     "Temperature",
     "Via",
+    "activations",
     "assembled",
     "crps",
     "default_via",
