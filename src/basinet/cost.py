@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import torch
 
-from .core.demand import Widths
 from .core.noise import Noise
 from .core.recipe import expand
 from .core.tree import Point, leaves, nbytes, size, take, tree_map
@@ -26,17 +25,17 @@ from .engine.room import Room, instead, room
 from .fit import KEEP, check_arguments, check_needs, in_batches
 from .methods.map import MAP
 from .posterior import Posterior
+from .predict import SETS, activations
 from .problem import Problem
 
 INPUTS = 1000  # that are predicted, where no number is given
-FEW = 11  # inputs on which widths are told: a number that axes of weights are seldom multiples of
 TIMED = 32  # inputs of a pass that is timed
 ENOUGH = 0.05  # seconds after which a pass has been timed long enough
 SIDE = 512  # of the matrices whose product tells how fast linear algebra is
-CHUNK = 2 * 2**20  # bytes of the widest activation of the inputs that run at once
-LIVE = 8  # activations that are held at once
-TANGENTS = 8  # times as many where derivatives go with them
-SETS = 4  # of all outputs: themselves, log-probabilities, probabilities, and a part of them in double precision
+NUMBERS = 2**16  # random ones that are timed
+TANGENTS = 8  # times as many activations where derivatives go with them
+POINTS = 4  # copies of the weights while one draw of them is made
+KEYED = 64  # bytes for each random number while it is made, from 64-bit integers
 
 
 @dataclass(frozen=True)
@@ -110,6 +109,7 @@ class Meter:
         self._stages: dict[tuple[Method, int], _Stage] = {}
         self._rate: float | None = None
         self._forward: float | None = None
+        self._drawn: float | None = None
 
     def __call__(self, method: Method, members: int = 1) -> Cost:
         """The cost of a recipe."""
@@ -125,8 +125,7 @@ class Meter:
         held = self._held(method, last, members)
         fits = max(peak, kept + held) <= self.free
         other = None if fits else instead(method, *last.of, self.data, self.val, members, self.free)
-        demand, seconds = last.room.demand, [stage.seconds for stage in stages]
-        passes = members * (demand.forwards * self.inputs + demand.draws * inputs)
+        seconds = [stage.seconds for stage in stages]
         timed = fits and self.timed and None not in seconds
         return Cost(
             method=method,
@@ -138,8 +137,8 @@ class Meter:
             inputs=self.inputs,
             free_bytes=self.free,
             fit_seconds=sum(s or 0.0 for s in seconds) if timed else None,
-            predict_seconds=passes * self._pass(*last.of) if timed else None,
-            passes=demand.forwards,
+            predict_seconds=members * self._asked(last, inputs) if timed else None,
+            passes=last.room.demand.predict.forwards,
             instead=None if other is None else other[0],
             basis="; ".join(stage.basis for stage in stages if stage.basis) if timed else "",
         )
@@ -201,15 +200,14 @@ class Meter:
 
     def _held(self, method: Method, stage: _Stage, members: int) -> int:
         """Bytes beside the posterior while predicting: all outputs, a draw of the weights, and activations."""
-        problem, point = stage.of
-        rows = take(self._look.inputs, slice(0, FEW))
-        count = len(leaves(rows)[0])
-        with torch.no_grad(), Widths(count) as widths:
-            outputs = problem.outputs(point.params, point.buffers, rows)[0]
-        width = widths.widest // count
-        chunk = max(width, min(CHUNK, self.inputs * width)) * LIVE * (1 if via_of(method) == "sample" else TANGENTS)
-        sets = members * stage.room.demand.draws * self.inputs
-        return sets * SETS * nbytes(outputs) // count + SETS * nbytes(point) + chunk
+        (problem, point), takes = stage.of, stage.room.demand.predict
+        inputs = self._look.inputs
+        with torch.no_grad():
+            output = nbytes(problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0])
+        running = activations(problem, point, inputs, members * takes.draws, self.inputs)
+        running *= 1 if via_of(method) == "sample" else TANGENTS
+        drawn = POINTS * nbytes(point) + KEYED * takes.numbers
+        return SETS * members * takes.draws * self.inputs * output + drawn + running
 
     def _pass(self, problem: Problem, point: Point) -> float:
         """Seconds of a forward pass of one example, among others."""
@@ -225,6 +223,22 @@ class Meter:
         if problem is self.problem:
             self._forward = found
         return found
+
+    def _asked(self, stage: _Stage, refreshed: int) -> float:
+        """Seconds in which one member predicts: passes on inputs, and on those that refresh norm statistics, and the
+        making of draws."""
+        takes = stage.room.demand.predict
+        passes = takes.forwards * self.inputs + takes.draws * refreshed
+        drawn = takes.draws * (takes.numbers * self._number() + takes.flops / self._flops())
+        return passes * self._pass(*stage.of) + drawn
+
+    def _number(self) -> float:
+        """Seconds of a random number, among others."""
+        if self._drawn is None:
+            like = torch.empty(NUMBERS, device=self.engine.place)
+            key = Noise.seed(0, self.engine.place)
+            self._drawn = _seconds(lambda: key.normal(like), self.engine.place) / NUMBERS
+        return self._drawn
 
     def _flops(self) -> float:
         """Operations a second of products of matrices in double precision."""

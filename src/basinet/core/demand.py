@@ -8,6 +8,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
+class Predicting(NamedTuple):
+    """What predicting with one member takes."""
+
+    draws: int = 1  # sets of outputs that are held an input
+    forwards: float = 1.0  # forward passes that these take, or work like it
+    numbers: int = 0  # random ones that a draw of the weights is made of; 0: nothing is drawn
+    flops: float = 0.0  # that make a draw of them
+
+
 class Demand(NamedTuple):
     """Of one member; training itself is counted by the engine."""
 
@@ -15,9 +24,8 @@ class Demand(NamedTuple):
     finish: int = 0  # bytes that `finish` holds at once beside the family, the network and the data
     passes: float = 0.0  # forward passes of the network on one example that `finish` makes, or work like it
     flops: float = 0.0  # of dense linear algebra beside them
-    draws: int = 1  # outputs that it predicts an input with
-    forwards: float = 1.0  # forward passes that these take, or work like it
     what: str = ""  # what takes the most, in words
+    predict: Predicting = Predicting()
 
 
 class Widths(TorchFunctionMode):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.demand import Demand, Widths
+from ..core.demand import Demand, Predicting, Widths
 from ..core.tree import leaves, tree_map
 from .passes import ELEMENTS, WIDTH, Passes
 from .structures import SWEEPS, wide_of
@@ -31,7 +31,7 @@ EIGEN = 20.0  # flops of eigenvectors of an n x n matrix, in n^3, counting that 
 
 
 def demand(structure: str, passes: Passes, rank: int) -> Demand:
-    """Of the posterior over the parameters that the passes are about."""
+    """Of the posterior over the parameters that the passes are about: with what a draw takes, not how it predicts."""
     return _DEMANDS[structure](_facts(structure, passes), rank)
 
 
@@ -65,6 +65,7 @@ def _full(x: _Facts, rank: int) -> Demand:
         passes=x.passes,
         flops=flops,
         what=f"the full covariance of {x.total:,} parameters ({MATRICES} matrices of {x.total:,} x {x.total:,})",
+        predict=Predicting(numbers=x.total, flops=2.0 * x.total**2),
     )
 
 
@@ -75,6 +76,7 @@ def _kronecker(x: _Facts, rank: int) -> Demand:
         passes=x.passes,
         flops=sum(EIGEN * (o**3 + i**3) + 2.0 * x.seen * (o**2 + i**2) for o, i in x.pairs),
         what=f"Kronecker factors of {x.total:,} parameters",
+        predict=Predicting(numbers=x.total, flops=sum(2.0 * o * i * (o + i) for o, i in x.pairs)),
     )
 
 
@@ -90,6 +92,7 @@ def _diagonal(x: _Facts, rank: int) -> Demand:
         finish=PLAIN * DOUBLE * x.total + x.running + x.gradients + x.read,
         passes=x.passes,
         what=f"the diagonal of {x.total:,} parameters",
+        predict=Predicting(numbers=x.total),
     )
 
 
@@ -101,6 +104,7 @@ def _low_rank(x: _Facts, rank: int) -> Demand:
         passes=6.0 * SWEEPS * wide * x.seen,  # forward and back twice over, for each direction
         flops=4.0 * SWEEPS * wide**2 * x.total,
         what=f"{wide} directions of {x.total:,} parameters",
+        predict=Predicting(numbers=x.total, flops=4.0 * rank * x.total),
     )
 
 

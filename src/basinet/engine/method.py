@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.demand import Demand
+from ..core.demand import Demand, Predicting
 from ..core.noise import Noise
 from ..core.recipe import Recipe
 from ..core.tree import Params, Point, nbytes
@@ -142,7 +142,7 @@ class Method(Recipe, kind="method"):
         """What one member takes beside its training, before any of it is made: by default a point for the state and
         for each sample kept, a pass of each to predict, and nothing to finish."""
         points = 1 + self.schedule(1 if data is None else data.n).bank
-        return Demand(points * nbytes(point), draws=points, forwards=points)
+        return Demand(points * nbytes(point), predict=Predicting(points, points))
 
     def variants(self) -> Iterable[Method]:
         """This recipe with posteriors of other structures, itself included, the one to prefer first: where a recipe

@@ -142,10 +142,10 @@ class Laplace(Method):
         with torch.no_grad():
             outputs = problem.outputs(point.params, point.buffers, passes.few())[0][0].numel()
         via, last = default_via(self.via, problem.likelihood), set(passes.names) <= set(last_layer(passes))
-        draws, forwards = predicting(via, problem.likelihood, outputs, self.samples, last)
+        predict = predicting(via, problem.likelihood, outputs, self.samples, last, found.predict)
         kept = found.kept + nbytes(point) - nbytes(passes.params)
-        tried = len(FACTORS) * forwards * val.n if self.prior_precision == "validation" and val else 0.0
-        return found._replace(kept=kept, passes=found.passes + tried, draws=draws, forwards=forwards)
+        tried = len(FACTORS) * predict.forwards * val.n if self.prior_precision == "validation" and val else 0.0
+        return found._replace(kept=kept, passes=found.passes + tried, predict=predict)
 
     def variants(self) -> Iterable[Method]:
         positive = [s for s in STRUCTURES if s != "low-rank" or self.curvature != "hessian"]

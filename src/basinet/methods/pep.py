@@ -22,12 +22,12 @@ from torch import nn
 
 from ..core.golden import STEP, Found, golden_section
 from ..core.noise import Noise
-from ..core.tree import Point, nbytes, stack, tree_map
+from ..core.tree import Point, nbytes, size, stack, tree_map
 from ..core.where import select
 from ..data import Data, Stream, counted, pieces, some
-from ..engine import Demand, Finished, Method, Schedule
+from ..engine import Demand, Finished, Method, Predicting, Schedule
 from ..families import Delta, Perturbed
-from ..predict import CACHE, Draws, forward, make_predictive
+from ..predict import CACHE, Draws, activations, forward, make_predictive
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 
@@ -100,7 +100,9 @@ class PEP(Method):
         grid = math.ceil(math.log(self.high / self.low) / STEP)
         passes = (grid + 2 + self.iterations) * self.draws * val.n
         what = f"{self.draws} perturbed networks"
-        return Demand(each, drawn + held, passes, draws=self.samples, forwards=self.samples, what=what)
+        numbers = size({n: point.params[n] for n in self.perturbed(problem)})
+        running = activations(problem, point, some(val).inputs, self.draws, rows)
+        return Demand(each, drawn + held + running, passes, 0.0, what, Predicting(self.samples, self.samples, numbers))
 
     def finish(
         self, state: Point, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise

@@ -22,7 +22,7 @@ from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, Point, concatenate, nbytes, size, stack
 from ..data import Data, Stream
-from ..engine import Demand, Descent, GradientMethod, Info, Method, Schedule
+from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule
 from ..engine.iterates import Moments, check_iterates, plan, share
 from ..engine.method import Entry
 from ..families import LowRank
@@ -84,10 +84,11 @@ class SWAG(GradientMethod):
         return gaussian(state.memory, self.iterates, last, state.buffers)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
-        each = nbytes(point.params)
+        each, total = nbytes(point.params), size(point.params)
         kept = (2 + self.rank) * each + nbytes(point.buffers)
-        what = f"{self.rank} deviations of {size(point.params):,} parameters"
-        return Demand(kept, self.rank * each, draws=self.samples, forwards=self.samples, what=what)
+        what = f"{self.rank} deviations of {total:,} parameters"
+        drawn = Predicting(self.samples, self.samples, total + self.rank, 2.0 * self.rank * total)
+        return Demand(kept, self.rank * each, what=what, predict=drawn)
 
     def variants(self) -> Iterable[Method]:
         ranks = sorted({self.rank, *(k for k in RANKS if k < self.rank)}, reverse=True)

@@ -5,7 +5,7 @@ from .closed import ClosedClassPredictive, ClosedLabelPredictive
 from .conformal import Conformal
 from .counts import CountPredictive
 from .crps import crps
-from .demand import predicting
+from .demand import SETS, activations, predicting
 from .draws import CACHE, Draws
 from .forward import forward
 from .labels import LabelPredictive
@@ -18,6 +18,7 @@ from .via import Outputs, Predictor, Via, assembled, default_via
 
 __all__ = [
     "CACHE",
+    "SETS",
     "ClassPredictive",
     "ClosedClassPredictive",
     "ClosedLabelPredictive",
@@ -33,6 +34,7 @@ __all__ = [
     "RealPredictive",
     "Temperature",
     "Via",
+    "activations",
     "assembled",
     "crps",
     "default_via",

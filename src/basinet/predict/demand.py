@@ -1,21 +1,44 @@
-"""What predicting with one member takes an input, told by how it predicts, before there is a posterior."""
+"""What predicting takes, told by how it is done, before there is a posterior."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
+from ..core.demand import Predicting, Widths
+from ..core.tree import Point, leaves, take
+from ..problem import Problem
 from ..problem.likelihoods import Gaussian, Likelihood
+from .forward import CPU, FEW
 from .tangent import TOGETHER
 from .via import MOST, Via
 
+LIVE = 4  # of the widest activation, while a network runs
+SETS = 4  # of all outputs: themselves, log-probabilities, probabilities, and a part of them in double precision
 
-def predicting(via: Via, likelihood: Likelihood, outputs: int, samples: int, last: bool) -> tuple[int, float]:
-    """How many sets of outputs are held, and how many forward passes they take, or work like it.
 
-    `outputs` are those of an input; `last` says that only the last layer is random: what is before it is run once for
-    several draws, and no gradient goes back through it. A covariance of outputs counts as a set for each.
+def predicting(
+    via: Via, likelihood: Likelihood, outputs: int, samples: int, last: bool, draw: Predicting
+) -> Predicting:
+    """What one member takes an input. `outputs` are those of an input; `draw` says what a draw of the weights takes.
+
+    `last` says that only the last layer is random: what is before it is run once for several draws, and no gradient
+    goes back through it. A covariance of outputs is held once, where outputs are held several times.
     """
     if via == "sample":
-        return samples, float(samples)
-    closed = via != "linear" or (isinstance(likelihood, Gaussian) and outputs <= MOST)
-    if not closed:
-        return samples, float(-(-samples // TOGETHER) if last else 2 * samples)
-    return (2 if via == "probit" else 1 + outputs), 1.0 if last else 1.0 + 2 * outputs
+        return draw._replace(draws=samples, forwards=float(samples))
+    if via == "linear" and not (isinstance(likelihood, Gaussian) and outputs <= MOST):
+        return draw._replace(draws=samples, forwards=float(-(-samples // TOGETHER) if last else 2 * samples))
+    return Predicting(1 if via == "probit" else 1 + -(-outputs // SETS), 1.0 if last else 1.0 + 2 * outputs)
+
+
+def activations(problem: Problem, point: Point, inputs: Any, draws: int, n: int) -> int:
+    """Bytes of activations while so many draws run on n inputs, of which those given are some, as `forward` runs them
+    on a CPU."""
+    rows = take(inputs, slice(0, FEW))
+    count = len(leaves(rows)[0])
+    with torch.no_grad(), Widths(count) as widths:
+        problem.outputs(point.params, point.buffers, rows)
+    width = widths.widest // count
+    return LIVE * width * (n if n * draws <= 10 * FEW else max(1, min(n, CPU // max(width, 1))))
