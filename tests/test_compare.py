@@ -330,6 +330,15 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
 # Which rows
 
 
+@pytest.fixture(autouse=True)
+def ours(monkeypatch):
+    """The methods of the library alone, whatever other tests define."""
+    from basinet.compare import rows
+
+    known = {name: cls for name, cls in rows.discover().items() if cls.__module__.startswith("basinet.")}
+    monkeypatch.setattr(rows, "discover", lambda: known)
+
+
 def test_by_default_rows_are_taken_until_they_take_long():
     chosen = choose(None, None, 1000, False)
     labels_ = [row.label for row in chosen.rows]
@@ -354,6 +363,8 @@ def test_rows_are_asked_for_by_method_label_recipe_or_entry():
     ]
     with pytest.raises(ValueError, match="Did you mean 'MAP'"):
         choose(["MPA"], None, 1000, False)
+    with pytest.raises(ValueError, match="got 'x' for two"):
+        choose([Entry("x", recipe, 7), Entry("x", recipe, 8)], None, 1000, False)
 
 
 def test_with_given_weights_what_trains_from_scratch_has_to_be_asked_for():

@@ -59,7 +59,11 @@ def choose(asked: str | Sequence[Asked] | None, members: int | None, n: int, sta
         lines = lines if started else []
     if started:
         rows = [Row(GIVEN, None, 1, True), *rows]
-    return Chosen(list({row.label: row for row in rows}.values()), lines)
+    found: dict[str, Row] = {}
+    for row in rows:
+        if found.setdefault(row.label, row) != row:
+            raise ValueError(f"expected a label of its own for each row, got {row.label!r} for two: name them apart")
+    return Chosen(list(found.values()), lines)
 
 
 def base_of(recipe: Method) -> Method | None:
@@ -114,12 +118,12 @@ def _asked(one: Asked, offered: dict[str, list[Entry]], members: int | None, sta
 
 def _label(recipe: Method) -> str:
     """A recipe by its name and the fields that are not at their defaults."""
-    plain = type(recipe)()
-    changed = [
-        f"{f.name}={getattr(recipe, f.name)}"
-        for f in fields(recipe)
-        if getattr(recipe, f.name) != getattr(plain, f.name)
-    ]
+    try:
+        plain: Method | None = type(recipe)()
+    except TypeError:  # it has fields without a default
+        plain = None
+    values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    changed = [f"{name}={v}" for name, v in values.items() if plain is None or v != getattr(plain, name)]
     return f"{name_of(recipe)}({', '.join(changed)})" if changed else name_of(recipe)
 
 
