@@ -351,6 +351,23 @@ def test_by_default_rows_are_taken_until_they_take_long():
     assert all(row.members in (1, 4) for row in choose("all", 4, 1000, False).rows)
 
 
+def test_rows_that_share_networks_are_cheap(monkeypatch):
+    from basinet.compare import rows
+
+    made = [
+        Row("a", bn.MAP(), 1),
+        Row("ten", bn.MAP(), 10),
+        Row("ema", bn.EMA(), 1),
+        Row("ten emas", bn.EMA(), 10),
+        Row("laplaces", bn.Laplace(), 10),
+        Row("swags", bn.SWAG(), 10),
+    ]
+    for enough, left in ((10, ["ten", "ten emas", "laplaces"]), (20, ["ten emas"]), (24, [])):
+        monkeypatch.setattr(rows, "ENOUGH", enough)  # trainings: ten networks are ten, SWAG adds a third of one each
+        kept, out = rows._affordable(made if enough > 10 else made[:5], 1000)
+        assert out == left and [row.label for row in kept if row.label in left] == []
+
+
 def test_rows_are_asked_for_by_method_label_recipe_or_entry():
     recipe = bn.MAP(epochs=3)
     rows = choose(["laplace", "Deep Ensemble", recipe, Entry("x", recipe, 7)], None, 1000, False).rows

@@ -128,20 +128,22 @@ def _label(recipe: Method) -> str:
 
 
 def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
-    """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then the cheapest of
-    the rest. Networks that several rows use count once."""
+    """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then whichever adds
+    the fewest steps. Networks that several rows use count once."""
+    left, known, kept = ENOUGH * steps_of(MAP(), n), dict[Method, int](), set[str]()
+
+    def cost(row: Row) -> int:
+        return sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in _trained(row, n))
+
     firsts = {type(row.recipe): row.label for row in reversed(rows)}
-    order = sorted(
-        rows, key=lambda r: (r.label != firsts[type(r.recipe)], r.members * steps_of(r.recipe, n, r.started))
-    )
-    left, spent, known = ENOUGH * steps_of(MAP(), n), 0, dict[Method, int]()
-    kept = set()
-    for row in order:
-        trained = _trained(row, n)
-        cost = sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in trained)
-        if spent + cost <= left:
-            spent += cost
-            known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in trained}
+    waiting = sorted(rows, key=lambda row: row.label != firsts[type(row.recipe)])
+    while waiting:
+        first = waiting[0].label == firsts[type(waiting[0].recipe)]
+        row = waiting[0] if first else min(waiting, key=cost)
+        waiting.remove(row)
+        if cost(row) <= left:
+            left -= cost(row)
+            known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in _trained(row, n)}
             kept.add(row.label)
     return [row for row in rows if row.label in kept], [row.label for row in rows if row.label not in kept]
 
