@@ -330,6 +330,15 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
 # Which rows
 
 
+@pytest.fixture(autouse=True)
+def ours(monkeypatch):
+    """The methods of the library alone, whatever other tests define."""
+    from basinet.compare import rows
+
+    known = {name: cls for name, cls in rows.discover().items() if cls.__module__.startswith("basinet.")}
+    monkeypatch.setattr(rows, "discover", lambda: known)
+
+
 def test_by_default_rows_are_taken_until_they_take_long():
     chosen = choose(None, None, 1000, False)
     labels_ = [row.label for row in chosen.rows]
@@ -340,6 +349,23 @@ def test_by_default_rows_are_taken_until_they_take_long():
     assert "deep ensemble" not in [row.label for row in few.rows] and "deep ensemble" in few.lines[0]
     assert "--methods all" in few.lines[0]
     assert all(row.members in (1, 4) for row in choose("all", 4, 1000, False).rows)
+
+
+def test_rows_that_share_networks_are_cheap(monkeypatch):
+    from basinet.compare import rows
+
+    made = [
+        Row("a", bn.MAP(), 1),
+        Row("ten", bn.MAP(), 10),
+        Row("ema", bn.EMA(), 1),
+        Row("ten emas", bn.EMA(), 10),
+        Row("laplaces", bn.Laplace(), 10),
+        Row("swags", bn.SWAG(), 10),
+    ]
+    for enough, left in ((10, ["ten", "ten emas", "laplaces"]), (20, ["ten emas"]), (24, [])):
+        monkeypatch.setattr(rows, "ENOUGH", enough)  # trainings: ten networks are ten, SWAG adds a third of one each
+        kept, out = rows._affordable(made if enough > 10 else made[:5], 1000)
+        assert out == left and [row.label for row in kept if row.label in left] == []
 
 
 def test_rows_are_asked_for_by_method_label_recipe_or_entry():
@@ -354,6 +380,8 @@ def test_rows_are_asked_for_by_method_label_recipe_or_entry():
     ]
     with pytest.raises(ValueError, match="Did you mean 'MAP'"):
         choose(["MPA"], None, 1000, False)
+    with pytest.raises(ValueError, match="got 'x' for two"):
+        choose([Entry("x", recipe, 7), Entry("x", recipe, 8)], None, 1000, False)
 
 
 def test_with_given_weights_what_trains_from_scratch_has_to_be_asked_for():

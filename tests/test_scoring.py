@@ -257,3 +257,15 @@ def test_masked_sequences_of_classes_and_streams():
     x, labels, here = torch.randn(60, 3), torch.randint(0, 2, (60, 4)), torch.rand(60, 4) < 0.5
     data = masked(x, labels, here)
     assert bn.score(posterior, data) == pytest.approx(bn.score(posterior.predict(x), data), rel=1e-5)
+
+
+def test_scores_do_not_depend_on_how_probabilities_are_binned_in_memory(monkeypatch):
+    from basinet import scoring
+
+    outputs = torch.randn(2, 3, 40, 6, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(40) % 6
+    predictive = ClassPredictive(outputs, bn.likelihoods.Categorical())
+    whole = bn.score(predictive, targets)
+    assert whole["classwise_ece"] == pytest.approx(float(bn.metrics.classwise_ece(predictive.probs, targets)), rel=1e-5)
+    monkeypatch.setattr(scoring, "BLOCK", 20)  # three rows at a time
+    assert bn.score(predictive, targets) == pytest.approx(whole, rel=1e-12)

@@ -14,6 +14,8 @@ from . import metrics
 from .core.noise import Noise
 from .core.tree import take, tree_map
 from .data import Data, Stream, counted, some
+from .metrics.binning import by_width
+from .metrics.classification import Spacing
 from .posterior import Posterior
 from .predict import ClassPredictive, CountPredictive, LabelPredictive, NumberPredictive, Predictive, Via, crps
 from .problem.likelihoods import ClassLikelihood, Likelihood
@@ -213,13 +215,13 @@ def _residuals(probs: Tensor, targets: Tensor, label: Tensor, labels: int, bins:
     for p, y, k in zip(probs.split(step), targets.split(step), label.split(step)):
         gap = p.double()
         gap[torch.arange(len(y), device=y.device), y] -= 1
-        place = k[:, None] * bins + metrics.binning.by_width(p, bins)  # (rows, classes)
+        place = k[:, None] * bins + by_width(p, bins)  # (rows, classes)
         index = place * classes + torch.arange(classes, device=p.device)
         sums.scatter_add_(0, index.reshape(-1), gap.reshape(-1))
     return sums.reshape(labels, bins, classes)
 
 
-def _over_labels(confidence: Tensor, right: Tensor, label: Tensor, bins: int, spacing: metrics.Spacing) -> Tensor:
+def _over_labels(confidence: Tensor, right: Tensor, label: Tensor, bins: int, spacing: Spacing) -> Tensor:
     """The mean over labels of the calibration error."""
     each = [(confidence[label == k], right[label == k]) for k in label.unique()]
     return torch.stack([metrics.calibration_gap(metrics.in_bins(c, r, bins, spacing)) for c, r in each]).mean()

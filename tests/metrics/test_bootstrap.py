@@ -169,3 +169,29 @@ def test_errors_say_what_was_expected_and_what_came(call, message):
 
 def test_the_fewest_resamples_allowed_are_enough():
     assert bootstrap_difference(Z, Z, resamples=40).n == 4
+
+
+def test_one_run_is_no_other_interval_than_none():
+    gap = torch.randn(2, 1, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    plain, runs = (bootstrap_difference(x, torch.zeros_like(x), runs=r) for x, r in ((gap[:, 0], False), (gap, True)))
+    for a, b in zip(plain, runs):
+        assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def test_runs_that_differ_widen_the_interval_by_what_resampling_them_gives():
+    gap = torch.tensor([[0.0] * 30, [1.0] * 30])  # nothing varies but the run: means 0, 1/2, 1 with 1/4, 1/2, 1/4
+    found = bootstrap_difference(gap, torch.zeros_like(gap), runs=True)
+    assert (found.difference, found.low, found.high, found.n) == (0.5, 0.0, 1.0, 30)
+    found = bootstrap_difference(gap, torch.zeros_like(gap), level=0.4, runs=True)
+    assert found.low == found.high == 0.5
+
+
+def test_the_variance_over_runs_and_examples_is_that_of_the_crossed_bootstrap():
+    """For gaps a_r + b_b it is, up to Monte-Carlo error, var(a) / R + var(b) / B (variances with divisor n); the
+    standard deviation of normal means is a quarter of the width of their 95.45 % interval."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(k, generator=generator, dtype=torch.float64) for k in (20, 200))
+    gap = 0.5 * a[:, None] + 2 * b
+    found = bootstrap_difference(gap, torch.zeros_like(gap), level=0.9545, resamples=20_000, runs=True)
+    expected = (0.25 * a.var(correction=0) / 20 + 4 * b.var(correction=0) / 200).sqrt()
+    assert float((found.high - found.low) / 4) == pytest.approx(float(expected), rel=0.03)  # z of 4 is 0.028

@@ -59,7 +59,11 @@ def choose(asked: str | Sequence[Asked] | None, members: int | None, n: int, sta
         lines = lines if started else []
     if started:
         rows = [Row(GIVEN, None, 1, True), *rows]
-    return Chosen(list({row.label: row for row in rows}.values()), lines)
+    found: dict[str, Row] = {}
+    for row in rows:
+        if found.setdefault(row.label, row) != row:
+            raise ValueError(f"expected a label of its own for each row, got {row.label!r} for two: name them apart")
+    return Chosen(list(found.values()), lines)
 
 
 def base_of(recipe: Method) -> Method | None:
@@ -114,30 +118,32 @@ def _asked(one: Asked, offered: dict[str, list[Entry]], members: int | None, sta
 
 def _label(recipe: Method) -> str:
     """A recipe by its name and the fields that are not at their defaults."""
-    plain = type(recipe)()
-    changed = [
-        f"{f.name}={getattr(recipe, f.name)}"
-        for f in fields(recipe)
-        if getattr(recipe, f.name) != getattr(plain, f.name)
-    ]
+    try:
+        plain: Method | None = type(recipe)()
+    except TypeError:  # it has fields without a default
+        plain = None
+    values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    changed = [f"{name}={v}" for name, v in values.items() if plain is None or v != getattr(plain, name)]
     return f"{name_of(recipe)}({', '.join(changed)})" if changed else name_of(recipe)
 
 
 def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
-    """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then the cheapest of
-    the rest. Networks that several rows use count once."""
+    """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then whichever adds
+    the fewest steps. Networks that several rows use count once."""
+    left, known, kept = ENOUGH * steps_of(MAP(), n), dict[Method, int](), set[str]()
+
+    def cost(row: Row) -> int:
+        return sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in _trained(row, n))
+
     firsts = {type(row.recipe): row.label for row in reversed(rows)}
-    order = sorted(
-        rows, key=lambda r: (r.label != firsts[type(r.recipe)], r.members * steps_of(r.recipe, n, r.started))
-    )
-    left, spent, known = ENOUGH * steps_of(MAP(), n), 0, dict[Method, int]()
-    kept = set()
-    for row in order:
-        trained = _trained(row, n)
-        cost = sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in trained)
-        if spent + cost <= left:
-            spent += cost
-            known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in trained}
+    waiting = sorted(rows, key=lambda row: row.label != firsts[type(row.recipe)])
+    while waiting:
+        first = waiting[0].label == firsts[type(waiting[0].recipe)]
+        row = waiting[0] if first else min(waiting, key=cost)
+        waiting.remove(row)
+        if cost(row) <= left:
+            left -= cost(row)
+            known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in _trained(row, n)}
             kept.add(row.label)
     return [row for row in rows if row.label in kept], [row.label for row in rows if row.label not in kept]
 

@@ -1,9 +1,8 @@
 """Scores of predictions against what happened: tensors in, tensors out, nothing of the rest of the library."""
 
-from . import binning
 from .bootstrap import Interval, bootstrap_difference
 from .calibration import adaptive_ece, classwise_ece
-from .classification import Reliability, Spacing, accuracy, brier, calibration_gap, ece, in_bins, nll, reliability
+from .classification import Reliability, accuracy, brier, calibration_gap, ece, in_bins, nll, reliability
 from .comparison import agreement, total_variation
 from .diversity import (
     ErrorParts,
@@ -24,14 +23,12 @@ __all__ = [
     "Interval",
     "Reliability",
     "RiskCoverage",
-    "Spacing",
     "accuracy",
     "adaptive_ece",
     "agreement",
     "aupr",
     "aurc",
     "auroc",
-    "binning",
     "bootstrap_difference",
     "brier",
     "calibration_gap",

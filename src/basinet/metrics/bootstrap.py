@@ -70,10 +70,12 @@ def bootstrap_difference(
         size = (min(rows, resamples - start), n)
         drawn = torch.randint(n, size, generator=generator, device=generator.device).to(gap.device)
         count = gap.new_zeros(size).scatter_add(1, drawn, gap.new_ones(()).expand(size))  # how often each was drawn
-        each = (count @ columns / n).unflatten(1, (-1, repeats))  # (rows, leading, R)
-        chosen = torch.randint(repeats, (size[0], repeats), generator=generator, device=generator.device).to(gap.device)
-        means.append(each.gather(2, chosen[:, None].expand_as(each)).mean(2) if runs else each[..., 0])
-    ordered = torch.cat(means).sort(0).values  # (resamples, leading)
+        means.append(count @ columns / n)
+    each = torch.cat(means).unflatten(1, (-1, repeats))  # (resamples, leading, R)
+    if runs:
+        drawn = torch.randint(repeats, (resamples, repeats), generator=generator, device=generator.device)
+        each = each.gather(2, drawn.to(gap.device)[:, None].expand_as(each))
+    ordered = each.mean(2).sort(0).values  # (resamples, leading)
 
     low, high = (_quantile(ordered, q).reshape(lead) for q in ((1 - level) / 2, (1 + level) / 2))
     finite = gap.isfinite().flatten(-2).all(-1) if runs else gap.isfinite().all(-1)
