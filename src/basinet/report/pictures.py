@@ -71,7 +71,7 @@ def _panel(ax: Any, panel: Panel, rows: Sequence[str], name: str) -> None:
     ax.set_title(_plain(name), fontsize=10)
     named = [line for line in ax.get_legend_handles_labels()[1] if line]
     if named and (not panel.y.words or any(s.kind == "stack" for s in panel.series)):
-        ax.legend(frameon=False, fontsize=7)
+        ax.legend(framealpha=0.85, edgecolor="none", fontsize=7)
 
 
 def _series(ax: Any, series: Series, panel: Panel, rows: Sequence[str], left: dict[str, float]) -> None:
@@ -95,7 +95,8 @@ def _series(ax: Any, series: Series, panel: Panel, rows: Sequence[str], left: di
                 _plain(series.name[:24]),
                 (series.x[0], series.y[0]),
                 fontsize=7,
-                xytext=(4, 4),
+                xytext=(0, -11),
+                ha="center",
                 textcoords="offset points",
             )
     elif panel.y.words:  # a reference across all words

@@ -34,7 +34,7 @@ def _winner(run: Run) -> str:
         return "No row has a finite NLL."
     over = f"{n:,} test examples" + (f", mean of {seeds} seeds" if seeds > 1 else ", one seed")
     said = f"Lowest NLL: {_called(best)}, with {number(best.value('nll'))} nats an example ({over})."
-    if len(run.rows) > 1:
+    if len(run.rows) > 1 and math.isfinite(run.rows[1].value("nll")):
         second = run.rows[1]
         gap = second.value("nll") - best.value("nll")
         last = next((r for r in reversed(run.rows) if math.isfinite(r.value("nll"))), second)
@@ -49,7 +49,7 @@ def _winner(run: Run) -> str:
         same = top.value(main[0]) == best.value(main[0])
         shown = f"{top.value(main[0]):.1%}" if main[2] else number(top.value(main[0])) + _unit(run)
         mine = f"{best.value(main[0]):.1%}" if main[2] else number(best.value(main[0])) + _unit(run)
-        said += f" Its {main[1]} is {mine}" + (
+        said += f" The {main[1]} of {best.name} is {mine}" + (
             ", also the best." if same else f"; the best is {top.name} with {shown}."
         )
     return said
