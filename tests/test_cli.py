@@ -28,7 +28,7 @@ def invoke(*words: str):
 
 def test_version_and_help():
     assert invoke("--version").output.strip() == __version__
-    for command in ("compare", "fit", "predict", "evaluate", "methods", "check", "study"):
+    for command in ("compare", "cost", "advise", "fit", "predict", "evaluate", "methods", "check", "study"):
         assert command in invoke("--help").output
         assert invoke(command, "--help").exit_code == 0
 

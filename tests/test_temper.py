@@ -100,7 +100,7 @@ def test_temperature_one_changes_nothing():
     assert torch.allclose(tempered(plain, Temperature("members", torch.ones(3))).between, plain.between)
 
 
-@pytest.mark.parametrize("of", ["members", "average"])
+@pytest.mark.parametrize("of", ["members", "average", "classes"])
 def test_it_saves_loads_slices_and_moves(of, tmp_path):
     found = bn.temper(ensemble(), VAL, of)
     found.save(tmp_path / of)
@@ -125,8 +125,9 @@ def test_mixing_keeps_the_temperatures_of_members_and_refuses_that_of_an_average
     assert mixed.temperature.values.tolist() == [*found.temperature.values.tolist(), 1.0]
     expected = torch.cat([found.predict(VAL.inputs).outputs, ensemble((0.7,)).predict(VAL.inputs).log_probs])
     assert torch.allclose(mixed.predict(VAL.inputs).outputs, expected)
-    with pytest.raises(ValueError, match=r"mix first, then bn.temper"):
-        bn.mix([bn.temper(ensemble(), VAL, "average"), ensemble()])
+    for of in ("average", "classes"):
+        with pytest.raises(ValueError, match=r"mix first, then bn.temper"):
+            bn.mix([bn.temper(ensemble(), VAL, of), ensemble()])
 
 
 def test_labels_have_a_temperature_too():
@@ -143,6 +144,65 @@ def test_labels_have_a_temperature_too():
     assert bn.score(average, data)["nll"] < bn.score(posterior, data)["nll"]
 
 
+def vector_information(x: torch.Tensor) -> torch.Tensor:
+    """The Fisher information of factors and shifts at the identity, with the prior's."""
+    logs = x.log_softmax(-1)
+    p = logs.exp()
+    total = torch.eye(6, dtype=x.dtype)
+    for row, q in zip(logs, p):
+        jacobian = torch.cat((row.diag(), torch.eye(3, dtype=x.dtype)), 1)  # of the three logits
+        total += jacobian.T @ (q.diag() - q[:, None] * q) @ jacobian
+    return total
+
+
+def test_vector_scaling_of_calibrated_logits_is_the_identity():
+    data = calibrated(4000)
+    found = bn.temper(bn.Posterior.of(identity(), PROBLEM), data, "classes").temperature
+    assert found.of == "classes" and found.values.shape == (2, 3)
+    gap = found.values.flatten() - torch.tensor([1.0, 1, 1, 0, 0, 0]).double()
+    squared = float(gap @ vector_information(data.inputs) @ gap)
+    assert squared < 27.5  # chi-square with at most six degrees of freedom: p = 0.0001
+    assert float(gap.abs().max()) < 0.2
+
+
+def test_vector_scaling_undoes_factors_and_shifts():
+    """Of members whose class log-odds were scaled and shifted by class, up to what softmax does not see."""
+    data = calibrated(4000)
+    module = nn.Linear(3, 3).double()
+    with torch.no_grad():
+        module.weight.copy_(torch.eye(3))
+        module.bias.copy_(torch.tensor([1.0, -0.5, 0.0]))
+    biased = bn.Posterior.of(module, bn.Problem(lambda: nn.Linear(3, 3).double(), bn.likelihoods.Categorical()))
+    scores = {of: bn.score(bn.temper(biased, data, of), data)["nll"] for of in ("average", "classes")}
+    truth = bn.score(bn.Posterior.of(identity(), PROBLEM), data)["nll"]
+    assert scores["classes"] < truth + 1e-3 < scores["average"] - 0.05
+
+
+@pytest.mark.parametrize("n", [15, 60, 500])
+@pytest.mark.parametrize("scales", [(1.5, 3.0, 0.7), (4.0,), (0.3,)])
+def test_vector_scaling_is_never_worse_than_a_temperature_on_its_own_data(n, scales):
+    data = VAL.take(slice(0, n))
+    average, classes = (bn.score(bn.temper(ensemble(scales), data, of), data)["nll"] for of in ("average", "classes"))
+    assert classes <= average + 1e-12
+
+
+def test_vector_scaling_is_where_the_gradient_vanishes():
+    found = bn.temper(ensemble(), VAL, "classes").temperature.values.requires_grad_()
+    logs = ensemble().predict(VAL.inputs).probs.log()
+    t = float(bn.temper(ensemble(), VAL, "average").temperature.values)
+    nll = nn.functional.cross_entropy(found[0] * logs + found[1], VAL.targets, reduction="sum")
+    away = found - torch.tensor([[1 / t] * 3, [0.0] * 3]).double()
+    (nll + away.square().sum() / 2).backward()
+    assert float(found.grad.abs().max()) < 1e-6
+
+
+def test_a_class_without_probability_can_be_scaled():
+    outputs = torch.tensor([[[[0.0, 1.0, -1e4], [2.0, 0.0, -1e4]]]]).double()
+    plain = make_predictive(outputs, bn.likelihoods.Categorical(), {})
+    scaled = tempered(plain, Temperature("classes", torch.tensor([[1.0, 1, 0], [0.0, 0, 0]]).double()))
+    assert bool(scaled.probs.isfinite().all()) and scaled.outputs.shape == (1, 1, 2, 3)
+
+
 def test_streams_and_masked_examples():
     expected = float(bn.temper(ensemble((2.0,)), VAL.take(slice(0, 300))).temperature.values)
     weights = torch.cat([torch.ones(300), torch.zeros(200)]).double()
@@ -152,6 +212,9 @@ def test_streams_and_masked_examples():
     streamed = bn.temper(ensemble((2.0,)), bn.Data.stream(batches, n=300))
     assert float(masked.temperature.values) == pytest.approx(expected, rel=1e-5)
     assert float(streamed.temperature.values) == pytest.approx(expected, rel=1e-5)
+    few = bn.temper(ensemble((2.0,)), VAL.take(slice(0, 300)), "classes").temperature.values
+    same = bn.temper(ensemble((2.0,)), bn.Data(VAL.inputs, VAL.targets, weights), "classes").temperature.values
+    assert torch.allclose(few, same, rtol=1e-4)
 
 
 def test_bad_input_is_told():
@@ -161,8 +224,11 @@ def test_bad_input_is_told():
         bn.temper(numbers, VAL)
     with pytest.raises(TypeError, match="expected predictions of classes or labels, got RealPredictive"):
         tempered(numbers.predict(VAL.inputs), Temperature("average", torch.tensor(1.0)))
-    with pytest.raises(ValueError, match="expected of='members' or of='average', got 'each'"):
+    with pytest.raises(ValueError, match="expected of='members', of='average' or of='classes', got 'each'"):
         bn.temper(ensemble(), VAL, of="each")
+    labels = bn.Problem(lambda: nn.Linear(3, 3, bias=False).double(), bn.likelihoods.Bernoulli())
+    with pytest.raises(TypeError, match="vector scaling is for classes, and the likelihood is of labels"):
+        bn.temper(bn.Posterior.of(identity(), labels), bn.Data(VAL.inputs, (VAL.inputs > 0).double()), of="classes")
     with pytest.raises(TypeError, match="expected val as bn"):
         bn.temper(ensemble(), None)
     right = bn.Data(VAL.inputs, VAL.inputs.argmax(-1))

@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import curvature, data, families, metrics, networks, optim
+from .advice import Advice, Budget, advise
 from .checkpoints import swag_of_checkpoints
 from .compare import compare
+from .conformal import conformal
 from .core.noise import Noise
 from .core.version import VERSION as __version__
+from .cost import Cost, cost
 from .data import Data, corruptions, datasets
 from .engine import Engine, Event
 from .fit import fit
@@ -24,12 +27,16 @@ from .problem import Problem, likelihoods, priors
 from .saving import load
 from .scoring import score, size_curve
 from .temper import temper
+from .weigh import weigh
 
 if TYPE_CHECKING:
     from .methods.map import MAP
 
 __all__ = [
     "MAP",
+    "Advice",
+    "Budget",
+    "Cost",
     "Data",
     "Engine",
     "Event",
@@ -39,8 +46,11 @@ __all__ = [
     "Predictive",
     "Problem",
     "__version__",
+    "advise",
     "compare",
+    "conformal",
     "corruptions",
+    "cost",
     "curvature",
     "data",
     "datasets",
@@ -58,6 +68,7 @@ __all__ = [
     "size_curve",
     "swag_of_checkpoints",
     "temper",
+    "weigh",
 ]
 
 

@@ -20,6 +20,7 @@ from .engine.checkpoint import Checkpoints
 from .engine.group import Observer, Trained
 from .engine.method import name_of, patience_of, plan_of
 from .engine.progress import Progress
+from .engine.room import refuse_what_does_not_fit
 from .engine.sweep import Apart, Marked, Together
 from .methods.map import MAP
 from .pool import Pool, PoolEntry, describe, fingerprint
@@ -54,7 +55,7 @@ def fit(
 
     Data may be a stream, `Data.stream`: a step is then a batch as it comes, whatever the method's `batch_size`.
     """
-    _check(method, problem, data, val, members, start)
+    check_arguments(method, problem, data, val, members, start)
     data, val = (d.seeded(seed) if isinstance(d, Stream) else d for d in (data, val))
     recipes = expand(method)
     count = len(recipes)
@@ -86,13 +87,14 @@ class _Given(NamedTuple):
 def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: _Given) -> Posterior:
     """The posterior of members that have a plain recipe each."""
     if isinstance(given.data, Stream):
-        each = [_in_batches(recipe, given.data) for recipe in each]
+        each = [in_batches(recipe, given.data) for recipe in each]
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
     if start is None and any(f.name == "base" for f in fields(each[0])):
         for i, recipe in enumerate(each):
-            if recipe not in each[:i]:  # what is missing is said before the base is trained
-                _check_needs(recipe, given.data, given.val)
-                recipe.adapt(given.problem)
+            if recipe not in each[:i]:  # what is missing or does not fit is said before the base is trained
+                check_needs(recipe, given.data, given.val)
+                adapted = recipe.adapt(given.problem)
+                _check_room(recipe, adapted, adapted.init(Noise.seed(given.seed)), len(who), given)
         bases: list[Method] = [getattr(recipe, "base", None) or MAP() for recipe in each]
         start = _fit(bases, who, None, given)
         there = [who.index(m) for m in start.members]  # those that diverged are not
@@ -119,7 +121,7 @@ class _Cast:
         self.kinds: list[Method] = []  # the different recipes
         for recipe in each:
             if recipe not in self.kinds:
-                _check_needs(recipe, data, val)
+                check_needs(recipe, data, val)
                 self.kinds.append(recipe)
         self.kind = [self.kinds.index(recipe) for recipe in each]  # by position, as all lists of members here
         self.adapted = [recipe.adapt(problem) for recipe in self.kinds]
@@ -181,6 +183,7 @@ class _Cast:
             return
         problem, data, val, _, _, engine, observe = self.given
         method, point = self.kinds[cohort[0]], self.point
+        _check_room(method, self.adapted[cohort[0]], self.point(wanted[0], 0), len(self.who), self.given)
         if len(cohort) > 1:
             method = Together.of([self.kinds[j] for j in cohort], problem, engine.place)
 
@@ -240,7 +243,7 @@ class _Cast:
                 adapted.check(moved, move(self.point(self.kind.index(j), 0), dtype=self.dtype))
 
 
-def _check(
+def check_arguments(
     method: Method,
     problem: Problem,
     data: Data | Stream | None,
@@ -248,6 +251,7 @@ def _check(
     members: int | None,
     start: Posterior | None,
 ) -> None:
+    """Refuses what is no recipe, problem, data or start."""
     name = type(method).__name__
     if isinstance(method, type) and issubclass(method, Method):
         raise TypeError(f"expected a recipe such as {method.__name__}(), got the class {method.__name__}")
@@ -268,7 +272,8 @@ def _check(
         raise ValueError(f"start has {len(start)} members and {members} were asked for: expected 1 or {members}")
 
 
-def _check_needs(method: Method, data: Data | Stream | None, val: Data | Stream | None) -> None:
+def check_needs(method: Method, data: Data | Stream | None, val: Data | Stream | None) -> None:
+    """Refuses to go without data that a recipe needs."""
     name = type(method).__name__
     for what, given in (("data", data), ("val", val)):
         if given is None and what in method.needs:
@@ -287,6 +292,14 @@ def _check_coupled(
         raise ValueError(f"the members of {name} see each other, so they share one recipe: give no lists in it")
     if isinstance(data, Data) and data.rows is not None:
         raise ValueError(f"the members of {name} see the same batches: give data without index lists a member")
+
+
+def _check_room(method: Method, problem: Problem, point: Point, members: int, given: _Given) -> None:
+    """Refuses what would not fit in memory, before anything is computed."""
+    engine = given.engine
+    point = engine.move(point)
+    data, val = (x and x.to(engine.place, leaves(point.params)[0].dtype) for x in (given.data, given.val))
+    refuse_what_does_not_fit(method, problem, point, data, val, members, engine.memory, engine.place)
 
 
 def _identities(members: int | None, seed: int, start: Posterior | None) -> list[Member]:
@@ -344,7 +357,7 @@ def _file_name(member: Member, start: Point | None) -> str:
     return name if start is None else f"{name}-{fingerprint(describe([start.params, start.buffers]))}"
 
 
-def _in_batches(method: Method, stream: Stream) -> Method:
+def in_batches(method: Method, stream: Stream) -> Method:
     """The recipe with the stream's batches in place of its own, so that epochs and averages are counted in them."""
     size, planned = len(stream.first().targets), method.schedule(stream.n)
     has = any(f.name == "batch_size" for f in fields(method))

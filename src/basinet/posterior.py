@@ -18,7 +18,18 @@ from .data import Stream
 from .engine import Member, Method
 from .engine.method import via_of
 from .families import Delta, Family, Mixture
-from .predict import Draws, Outputs, Predictive, Predictor, Temperature, Via, assembled, default_via, tempered
+from .predict import (
+    Conformal,
+    Draws,
+    Outputs,
+    Predictive,
+    Predictor,
+    Temperature,
+    Via,
+    assembled,
+    default_via,
+    tempered,
+)
 from .problem import Problem
 
 
@@ -79,6 +90,7 @@ class Posterior:
     parts: tuple[Part, ...]
     weights: Tensor | None = None  # (M,), of the members; equal where None
     temperature: Temperature | None = None  # of the predictions, as `bn.temper` finds it; 1 where None
+    conformal: Conformal | None = None  # how predictions become sets or intervals, as `bn.conformal` finds it
 
     @staticmethod
     def of(module: nn.Module, problem: Problem) -> Posterior:
@@ -173,7 +185,8 @@ class Posterior:
     def assemble(self, made: Sequence[Outputs]) -> Predictive:
         """One predictive from what the parts give, at the temperature."""
         whole = assembled(list(made), self.problem.likelihood, None if self.weights is None else self._mass())
-        return whole if self.temperature is None else tempered(whole, self.temperature)
+        whole = whole if self.temperature is None else tempered(whole, self.temperature)
+        return whole if self.conformal is None else replace(whole, conformal=self.conformal)
 
     def sample(self, n: int, seed: int = 0) -> Params:
         """`n` draws of the params from each member, leaves (M, n, ...)."""
@@ -210,7 +223,7 @@ class Posterior:
     def to(self, device: torch.device | str) -> Posterior:
         """The posterior with its tensors on a device."""
         parts = tuple(replace(p, family=move(p.family, device), inputs=move(p.inputs, device)) for p in self.parts)
-        return Posterior(parts, None if self.weights is None else self.weights.to(device), self.temperature)
+        return replace(self, parts=parts, weights=None if self.weights is None else self.weights.to(device))
 
     def nbytes(self) -> int:
         """Bytes of memory the members take."""
@@ -288,7 +301,7 @@ def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None)
 def _mixed_temperature(posteriors: Sequence[Posterior]) -> Temperature | None:
     """That of each member; an average has none within a larger one."""
     given = [q.temperature for q in posteriors]
-    if any(t is not None and t.of == "average" for t in given):
+    if any(t is not None and t.of != "members" for t in given):
         raise ValueError("the temperature of an average means nothing in a larger average: mix first, then bn.temper")
     if all(t is None for t in given):
         return None

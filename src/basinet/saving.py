@@ -27,7 +27,8 @@ from .pool import (
 )
 from .pool.pool import difference
 from .posterior import Part, Posterior
-from .predict import Temperature
+from .predict import Conformal, Temperature
+from .predict.conformal import OF_CLASSES, OF_NUMBERS
 from .problem import Problem
 
 MANIFEST = "posterior.json"
@@ -48,7 +49,8 @@ def save(posterior: Posterior, folder: Path) -> None:
         listed = [{"file": name, "checksum": checksum} for name, checksum in written.items()]
         temperature = posterior.temperature
         scaled = {} if temperature is None else {"temperature": [temperature.of, temperature.values.tolist()]}
-        write_json(folder / MANIFEST, {"parts": listed, "weights": weights} | scaled)
+        rule = {} if posterior.conformal is None else {"conformal": posterior.conformal._asdict()}
+        write_json(folder / MANIFEST, {"parts": listed, "weights": weights} | scaled | rule)
     except BaseException:
         _remove({folder / name for name in written} - before)
         raise
@@ -98,18 +100,32 @@ def load(
     weights = manifest["weights"]
     mass = None if weights is None else torch.tensor(weights, dtype=torch.float64, device=device)
     count = sum(len(part.members) for part in parts)
-    return Posterior(tuple(parts), mass, _temperature(manifest, count, folder / MANIFEST))
+    file = folder / MANIFEST
+    return Posterior(tuple(parts), mass, _temperature(manifest, count, file), _conformal(manifest, file))
 
 
 def _temperature(manifest: dict[str, Any], members: int, file: Path) -> Temperature | None:
     if "temperature" not in manifest:
         return None
     of, values = manifest["temperature"]
-    shapes = {"members": (members,), "average": ()}
     found = torch.tensor(values, dtype=torch.float64)
+    shapes = {"members": (members,), "average": (), "classes": (2, *found.shape[-1:])}
     if shapes.get(of) != tuple(found.shape):
         raise FileError(file, f"its temperature {of!r} {values} is not one of {members} members")
     return Temperature(of, found)
+
+
+def _conformal(manifest: dict[str, Any], file: Path) -> Conformal | None:
+    if "conformal" not in manifest:
+        return None
+    found = manifest["conformal"]
+    if (
+        not isinstance(found, dict)
+        or set(found) != set(Conformal._fields)
+        or found["kind"] not in OF_NUMBERS + OF_CLASSES
+    ):
+        raise FileError(file, f"its calibration {found} is not one that is known")
+    return Conformal(**found)
 
 
 def encode_problem(problem: Problem, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -105,12 +105,12 @@ def size_curve(
 def _check_targets(predictive: Predictive, targets: Tensor) -> None:
     if not isinstance(targets, Tensor):
         raise TypeError(f"expected targets as a tensor, got {type(targets).__name__}")
-    _check_fit(predictive.likelihood, predictive.outputs[0, 0], targets)
+    check_fit(predictive.likelihood, predictive.outputs[0, 0], targets)
     if targets.shape[0] != predictive.outputs.shape[2]:
         raise ValueError(f"expected {predictive.outputs.shape[2]} targets, one a prediction, got {targets.shape[0]}")
 
 
-def _check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
+def check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
     """What the likelihood asks for, except that scores, unlike fits, may be of one class alone."""
     if not isinstance(likelihood, ClassLikelihood) or len(targets.unique()) > 1:
         likelihood.check(outputs, targets)
@@ -262,7 +262,7 @@ def predicted(
     step = max(1, BUDGET // (5 * each))  # outputs, their softmax, logarithms and products live together
     place = 0  # of an input in the whole, which its noise depends on
     for part in data.once() if isinstance(data, Stream) else (data,):
-        _check_fit(posterior.problem.likelihood, probe[0, 0], part.targets)
+        check_fit(posterior.problem.likelihood, probe[0, 0], part.targets)
         inputs, mask = posterior._inputs(part.inputs), counted(part)
         for begin in range(0, len(part.targets), step):
             here = slice(begin, begin + step)

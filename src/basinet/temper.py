@@ -1,4 +1,4 @@
-"""Temperature scaling of any posterior over classes or labels: T is what minimises the validation NLL."""
+"""Temperature and vector scaling of any posterior over classes or labels, by the validation NLL."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from torch import Tensor
 from .core.golden import golden_section
 from .data import Data, Stream, counted, pieces
 from .posterior import Posterior
-from .predict import Predictive, Temperature, tempered
-from .predict.temperature import Of
+from .predict import ClassPredictive, Predictive, Temperature, tempered
+from .predict.temperature import LEAST, Of, averaged
 from .problem.likelihoods import ClassLikelihood, LabelLikelihood
 
 RANGE = (0.1, 10.0)  # of T, widened up to a thousandfold
 ITERATIONS = 30  # of golden section: T to a relative 1e-6
 EXAMPLES = 1000  # predicted at a time
+SPREAD = 1.0  # standard deviation of the prior on factors and shifts of classes, around the temperature
+NEWTON = 100  # steps at most; some ten are enough
 
 
 def temper(
@@ -27,26 +29,34 @@ def temper(
     """The posterior with a temperature: it predicts, scores, slices, saves and loads as before.
 
     of="members" finds a T for each member by its own validation NLL and predicts with softmax(f / T); of="average"
-    finds one T for the average p of all and predicts with p^(1/T), renormalised. `samples` and `seed` are those of
-    `predict`: tune with what you deploy. `posterior.temperature` holds the values; those it had before are replaced.
+    finds one T for the average p of all and predicts with p^(1/T), renormalised. of="classes" is vector scaling: a
+    factor a_c and a shift b_c for each class, and softmax(a log p + b) of the average. Few validation examples do not
+    determine so many numbers, so a normal prior of standard deviation 1 keeps them near a = 1/T, b = 0; on the data it
+    is tuned on it is never worse than T. `samples` and `seed` are those of `predict`: tune with what you deploy.
+    `posterior.temperature` holds the values; those it had before are replaced.
     """
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a posterior, got {type(posterior).__name__}")
     if not isinstance(val, (Data, Stream)):
         raise TypeError(f"expected val as bn.Data(inputs, targets), got {type(val).__name__}")
-    if of not in ("members", "average"):
-        raise ValueError(f"expected of='members' or of='average', got {of!r}")
+    if of not in ("members", "average", "classes"):
+        raise ValueError(f"expected of='members', of='average' or of='classes', got {of!r}")
     if not isinstance(posterior.problem.likelihood, (ClassLikelihood, LabelLikelihood)):
         raise TypeError(
             "temperature scaling is for classes and labels, and the likelihood is "
             f"{type(posterior.problem.likelihood).__name__}: a learned noise of the likelihood, or the covariance "
             "scale of a Gaussian family, widens predictions of numbers"
         )
+    if of == "classes" and not isinstance(posterior.problem.likelihood, ClassLikelihood):
+        raise TypeError("vector scaling is for classes, and the likelihood is of labels: of='members' or of='average'")
     alone = Posterior(posterior.parts)
     whole = Posterior(posterior.parts, posterior.weights)
     groups = [alone[k] for k in range(len(alone))] if of == "members" else [whole]
-    found = [_best(list(_predicted(one, val, of, samples, seed))) for one in groups]
+    seen = [list(_predicted(one, val, of, samples, seed)) for one in groups]
+    found = [_best(one) for one in seen]
     values = torch.tensor(found if of == "members" else found[0], dtype=torch.float64)
+    if of == "classes":
+        values = _vector(seen[0], 1 / found[0])
     return Posterior(whole.parts, whole.weights, Temperature(of, values))
 
 
@@ -59,7 +69,7 @@ class _Seen(NamedTuple):
 
 
 def _predicted(posterior: Posterior, val: Data | Stream, of: Of, samples: int | None, seed: int) -> Iterator[_Seen]:
-    one = Temperature(of, torch.ones(1 if of == "members" else ()))
+    one = Temperature("members", torch.ones(1)) if of == "members" else Temperature("average", torch.ones(()))
     for piece in pieces(val, EXAMPLES):
         made = tempered(posterior.predict(piece.inputs, samples, seed=seed), one)
         yield _Seen(replace(made, outputs=made.outputs.double()), piece.targets, counted(piece))
@@ -79,3 +89,38 @@ def _best(seen: list[_Seen]) -> float:
             f"T = {found.best:.3g}, as where {why}. Give more validation data"
         )
     return found.best
+
+
+def _vector(seen: list[_Seen], start: float) -> Tensor:
+    """Factors and shifts (2, C) of the average's log-probabilities, by Newton's method: the problem is convex."""
+    rows = []
+    for predictive, targets, mask in seen:
+        assert isinstance(predictive, ClassPredictive)
+        logs = averaged(predictive).clamp(min=LEAST)
+        here = slice(None) if mask is None else mask.to(logs.device).reshape(-1)
+        rows.append((logs.reshape(-1, logs.shape[-1])[here], targets.to(logs.device).reshape(-1).long()[here]))
+    x, y = (torch.cat(parts) for parts in zip(*rows))
+    c = x.shape[-1]
+    truth = torch.nn.functional.one_hot(y, c).to(x)
+    centre = torch.cat((x.new_full((c,), start), x.new_zeros(c)))
+
+    def objective(v: Tensor) -> Tensor:
+        logs = (v[:c] * x + v[c:]).log_softmax(-1)
+        return -(logs * truth).sum() + (v - centre).square().sum() / (2 * SPREAD**2)
+
+    values, now = centre, objective(centre)
+    for _ in range(NEWTON):
+        p = (values[:c] * x + values[c:]).softmax(-1)
+        gradient = torch.cat((((p - truth) * x).sum(0), (p - truth).sum(0))) + (values - centre) / SPREAD**2
+        both = torch.cat((p * x, p), 1)  # (n, 2 C)
+        aa, ab, bb = ((p * x**k).sum(0).diag() for k in (2, 1, 0))
+        hessian = torch.cat((torch.cat((aa, ab), 1), torch.cat((ab, bb), 1))) - both.T @ both
+        step = torch.linalg.solve(hessian + torch.eye(2 * c).to(x) / SPREAD**2, gradient)
+        length, new = 1.0, objective(values - step)
+        while new > now and length > 1e-6:
+            length /= 2
+            new = objective(values - length * step)
+        if not new < now:
+            break
+        values, now = values - length * step, new
+    return values.reshape(2, c).cpu()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from basinet.core.noise import Noise
 from basinet.curvature.evidence import Evidence
 from basinet.curvature.gaussians import JITTER, CurvedDiagonal, CurvedFull, CurvedKronecker, CurvedLowRank
 from basinet.curvature.structures import Diagonals, Directions, Matrix
@@ -47,6 +48,15 @@ def test_low_rank_has_the_prior_in_all_other_directions():
     assert volume == pytest.approx(float(torch.tensor(22 / 4).log()), rel=1e-6)
     with pytest.raises(ValueError, match="one prior precision for all parameters, got several"):
         CurvedLowRank(directions).posterior(centre, 1.0, {"a": 1.0, "b": 2.0}, {})
+
+
+def test_the_factor_of_a_large_matrix_is_that_of_its_inverse():
+    rows = Noise.seed(1).normal(torch.empty(300, 301, dtype=torch.float64))
+    matrix = rows @ rows.mT / 300
+    factor = full(matrix).posterior({"head": torch.zeros(300).double()}, 2.0, {"head": 0.5}, {})[0].factor
+    precision = 2 * matrix + 0.5 * torch.eye(300, dtype=torch.float64)
+    assert torch.equal(factor, factor.tril())
+    torch.testing.assert_close(factor @ factor.mT @ precision, torch.eye(300).double(), rtol=0, atol=1e-12)
 
 
 def test_what_rounding_made_negative_is_put_right():

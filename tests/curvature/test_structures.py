@@ -12,7 +12,7 @@ from torch import nn
 import basinet as bn
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, ravel
-from basinet.curvature import structures
+from basinet.curvature import roots, structures
 from basinet.curvature.gaussians import CurvedKronecker
 from basinet.curvature.passes import Passes, last_layer
 from basinet.problem import Batch
@@ -192,6 +192,20 @@ def test_the_last_layer_is_found_and_is_a_block(case):
     torch.testing.assert_close(structures.full(last).values, dense(last), rtol=0, atol=1e-11)
     found = ravel(structures.diagonal(last).values)
     torch.testing.assert_close(found, dense(last).diagonal(), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_wide_layers_are_made_by_blocks(bias):
+    problem = bn.Problem(lambda: nn.Sequential(nn.Linear(3, 175), nn.Tanh(), nn.Linear(175, 3, bias)), Categorical())
+    point = problem.init(KEY)
+    point = point._replace(params={n: x.double() for n, x in point.params.items()})
+    inputs = KEY.split("wide").normal(torch.empty(N, 3, dtype=torch.float64))
+    data = bn.Data(inputs, KEY.integers(N, 3))
+    p = Passes(problem=problem, point=point, data=data, names=tuple(point.params)[2:], noise=KEY, batch_size=4)
+    torch.testing.assert_close(structures.full(p).values, dense(p), rtol=0, atol=1e-12)
+    hidden = torch.tanh(inputs @ point.params["0.weight"].mT + point.params["0.bias"])
+    found = structures.kronecker(p)
+    torch.testing.assert_close(found.right["2.weight"], hidden.mT @ hidden / N, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("structure", ["full", "diagonal"])
@@ -460,3 +474,17 @@ def _largest(function) -> int:
     with Sizes():
         function()
     return Sizes.most
+
+
+def test_the_curvature_of_nearly_certain_outputs_is_not_lost_in_single_precision():
+    """p (1 - p) of 1e-7 beside p of 1: the matrix of doubles to 1e-5, and no eigenvalue below zero by more than 1e-6 of
+    the largest."""
+    logits = 17 * F.one_hot(torch.arange(40) % 4, 4).float() + 0.3 * KEY.split("logits").normal(torch.empty(40, 4))
+    fine = logits.double().softmax(-1)
+    exact = torch.diag(fine.sum(0)) - fine.mT @ fine
+    root = roots.Softmax(logits, None)
+    torch.testing.assert_close(root.gram(), exact, rtol=1e-5, atol=1e-12)
+    torch.testing.assert_close(root.matrices().double().sum(0), exact, rtol=1e-5, atol=1e-12)
+    torch.testing.assert_close(root.diagonal().double(), fine * (1 - fine), rtol=1e-5, atol=1e-12)
+    values = torch.linalg.eigvalsh(root.gram())
+    assert values[0] > -1e-6 * values[-1]

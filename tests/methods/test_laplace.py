@@ -10,7 +10,9 @@ from torch import nn
 
 import basinet as bn
 from basinet.core.tree import leaves, ravel, take
+from basinet.curvature.gaussians import NotPositive
 from basinet.families import Delta, Diagonal, Eigen, Full, Kronecker, Partial
+from basinet.methods import laplace
 from basinet.methods.laplace import STRUCTURES, Laplace
 from basinet.methods.map import MAP
 from basinet.problem.exact import conjugate
@@ -274,6 +276,27 @@ def test_validation_chooses_the_factor_with_the_lowest_nll():
         bn.fit(recipe, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
 
 
+def test_factors_without_a_posterior_or_a_finite_nll_are_not_chosen(monkeypatch):
+    real, asked = laplace._posterior, []
+
+    def broken(passes, curved, prior, factors, r=1.0):
+        [m] = {*factors.values()}
+        asked.append(m)
+        if m < 1e-2:
+            raise NotPositive("no posterior")
+        return real(passes, curved, prior, factors, r)
+
+    monkeypatch.setattr(laplace, "_posterior", broken)
+    plain = Laplace._loss
+    monkeypatch.setattr(Laplace, "_loss", lambda self, *a: math.nan if asked[-1] < 1 else plain(self, *a))
+    recipe = Laplace(prior_precision="validation")
+    curves = bn.fit(recipe, PROBLEM, classes(), val=classes(), start=MAPS[0], engine=ENGINE).info["curves"]
+    assert min(curves["tried_factor"][0]) == pytest.approx(1.0) and len(curves["tried_nll"][0]) == 11
+    monkeypatch.setattr(Laplace, "_loss", lambda self, *a: math.inf)
+    with pytest.raises(FloatingPointError, match="not finite with any factor from"):
+        bn.fit(recipe, PROBLEM, classes(), val=classes(), start=MAPS[0], engine=ENGINE)
+
+
 def test_a_prior_that_is_not_normal_is_refused():
     problem = bn.Problem(net, PROBLEM.likelihood, bn.priors.StudentT())
     with pytest.raises(ValueError, match="curvature of a Normal prior, got StudentT"):
@@ -289,7 +312,10 @@ def test_a_head_of_imagenet_is_refused_as_full_and_runs_otherwise():
     problem = bn.Problem(lambda: nn.Linear(1280, 1000), bn.likelihoods.Categorical())
     inputs = KEY.split("big").normal(torch.empty(3, 1280))
     data, start = bn.Data(inputs, torch.tensor([1, 2, 999])), bn.Posterior.of(nn.Linear(1280, 1000), problem)
-    words = r"full covariance of 1,281,000 parameters takes 47\.\d TiB.*may be used: structure='kronecker' takes about"
+    words = (
+        r"full covariance of 1,281,000 parameters \(8 matrices of 1,281,000 x 1,281,000\) takes about 1\d\d TiB, and "
+        r".* may be used: structure='kronecker' takes about \d+ MiB"
+    )
     with pytest.raises(MemoryError, match=words):
         bn.fit(Laplace(structure="full"), problem, data, start=start, engine=ENGINE)
     for structure in (None, "diagonal"):

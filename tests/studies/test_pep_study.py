@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from basinet import studies
 from basinet.pool import read_records
 from basinet.studies import pep
@@ -27,6 +29,11 @@ def test_the_study_leaves_the_records_of_its_three_questions(tmp_path, monkeypat
     assert early["mean"]["gap"] < late["mean"]["gap"] and early["mean"]["gain_val"] <= late["mean"]["gain_val"]
     assert all(0.8 < f["auroc"] <= 1 for row in records[4]["members"] for f in row["found"].values())
     assert any("left out: give --folder" in line for line in lines)
+
+
+def test_unknown_sets_are_told(tmp_path):
+    with pytest.raises(ValueError, match="the study pep has no set 'resnet'"):
+        pep.run(studies.Options(tmp_path, sets=("resnet",)), print)
 
 
 def test_options_cut_data():

@@ -37,6 +37,6 @@ def clear_errors(resume: str = "nothing was left half-written") -> Iterator[None
     except KeyboardInterrupt:
         err.print(f"stopped: {resume}", soft_wrap=True)
         sys.exit(130)
-    except (ValueError, OSError, ImportError, FloatingPointError) as error:
+    except (ValueError, OSError, ImportError, FloatingPointError, MemoryError) as error:
         err.print("error:", str(error), style="bold red", soft_wrap=True, markup=False, highlight=False)
         sys.exit(2)

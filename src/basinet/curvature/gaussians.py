@@ -18,6 +18,7 @@ from ..core.tree import Params
 from ..families import Diagonal, Eigen, Family, Full, Kronecker
 from .structures import Diagonals, Directions, Factors, Matrix
 
+LEAF = 128  # rows of a triangular matrix that are inverted at once
 JITTER = 1e-6  # of the largest precision: what is put right as rounding; more is an error
 Prior = Mapping[str, float]  # the precision of each parameter tensor
 
@@ -66,8 +67,10 @@ class CurvedKronecker(Curved):
     def of(found: Factors, params: Params) -> CurvedKronecker:
         """From factors: eigenvalues of a Kronecker product are the products of eigenvalues."""
         left, right, values = {}, {}, {n: _matrix(x) for n, x in found.diagonal.items()}
+        known: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []  # that of a layer's matrix and of its bias are one
         for n, g in found.left.items():
-            across, left[n] = _eigen(g, n)
+            known = [x for x in known if torch.equal(x[0], g)] or [(g, _eigen(g, n))]
+            across, left[n] = known[0][1]
             if n in found.right:
                 along, right[n] = _eigen(found.right[n], n)
                 values[n] = across.unsqueeze(1) * along
@@ -173,11 +176,27 @@ def _inverse_factor(precision: Tensor, name: str) -> Tensor:
             turned.diagonal().add_(jitter * largest)
         factor, failed = torch.linalg.cholesky_ex(turned)
         if not failed and bool(factor.diagonal().isfinite().all()):
-            identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-            return torch.linalg.solve_triangular(factor, identity, upper=False).mT.flip(0, 1)
+            made = torch.zeros_like(factor)
+            _invert(factor, made)
+            return made.mT.flip(0, 1)
     if not bool(precision.isfinite().all()):
         raise FloatingPointError(f"the curvature of {name} is NaN or infinite: are the parameters a mode?")
     raise _not_positive(name, float(torch.linalg.eigvalsh(precision)[0]), largest)
+
+
+def _invert(factor: Tensor, made: Tensor) -> None:
+    """Writes the inverse of a lower triangular matrix: of its halves, then what is below them, in a third of the work
+    that solving for an identity takes."""
+    n = len(factor)
+    if n <= LEAF:
+        identity = torch.eye(n, dtype=factor.dtype, device=factor.device)
+        made.copy_(torch.linalg.solve_triangular(factor, identity, upper=False))
+        return
+    top, low = slice(n // 2), slice(n // 2, n)
+    _invert(factor[top, top], made[top, top])
+    _invert(factor[low, low], made[low, low])
+    below = torch.linalg.solve_triangular(factor[top, top], -factor[low, top], upper=False, left=False)
+    made[low, top] = torch.linalg.solve_triangular(factor[low, low], below, upper=False)
 
 
 def _not_positive(name: str, least: float, largest: float) -> NotPositive:

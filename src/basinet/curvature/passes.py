@@ -25,7 +25,8 @@ from .taps import Layer, Taps
 
 Kind = Literal["ggn", "fisher", "hessian"]
 ELEMENTS = 2**24  # numbers in what is made for a batch beside its activations
-WIDTH = 2**26  # numbers that go into all layers, for a batch: patches of convolutions are many
+WIDTH = 2**26  # numbers that go into all layers, for a batch: patches of convolutions are many; on a GPU a sixteenth of
+# its free memory, where that is more
 FEW = 4  # examples on which layers are tried
 
 
@@ -61,6 +62,16 @@ class Passes:
         """A few inputs."""
         return tree_map(lambda x: x[:FEW], some(self.data).inputs)
 
+    def free(self) -> tuple[Params, Params, Params]:
+        """The params that are followed, as leaves of a graph; the buffers; all other params."""
+        params, buffers = self.point
+        free = {n: params[n].detach().clone().requires_grad_() for n in self.names}
+        return free, buffers, {n: x.detach() for n, x in params.items() if n not in free}
+
+    def follow(self) -> Followed:
+        """How the parameters are followed, as a few inputs tell."""
+        return _follow(self, self.few())
+
 
 class Pass:
     """Iterates over batches; counts what they hold."""
@@ -72,10 +83,10 @@ class Pass:
         self.elements = 0.0  # of the targets, weighted, of all N in the end
 
     def __iter__(self) -> Iterator[Chunk]:
-        passes, followed = self.passes, _follow(self.passes, self.passes.few())
+        passes, followed = self.passes, self.passes.follow()
         learned = passes.problem.split(passes.point.params)[1]
-        for number, piece in enumerate(self._pieces(max(1, WIDTH // followed.width))):
-            chunk = Chunk(passes, piece, followed, passes.noise.split("labels").split(number))
+        for number, piece in enumerate(self._pieces(max(1, _width(passes.point) // followed.width))):
+            chunk = Chunk(passes, piece, followed, number)
             self.seen += len(piece.targets)
             with torch.no_grad():
                 each = passes.problem.likelihood.log_density(chunk.outputs, piece.targets, learned)
@@ -115,14 +126,15 @@ class Followed:
     others: tuple[str, ...]
     head: tuple[str | None, str | None] | None  # the layer whose output is the network's
     width: int  # numbers that go into layers, an example
+    dense: frozenset[str]  # parameters of layers for which Kronecker factors exist
 
 
 class Chunk:
     """A batch: its outputs, their curvature, and gradients of single examples."""
 
-    def __init__(self, passes: Passes, piece: Piece, followed: Followed, noise: Noise) -> None:
+    def __init__(self, passes: Passes, piece: Piece, followed: Followed, number: int) -> None:
         self.passes, self.piece, self.others = passes, piece, followed.others
-        free, buffers, fixed = _free(passes)
+        free, buffers, fixed = passes.free()
         with Taps(free, len(piece.targets)) as taps:
             self._outputs = passes.problem.outputs(fixed | free, buffers, piece.inputs)[0]
         self.outputs = self._outputs.detach()
@@ -135,7 +147,7 @@ class Chunk:
                 f"the exact Hessian is for a linear last layer, in which the outputs are linear, got {names}: take "
                 "where='last', or curvature='ggn'"
             )
-        self.root = _root(passes, self.outputs, piece, noise)
+        self.root = _root(passes, self.outputs, piece, number)
 
     @property
     def weights(self) -> Tensor:
@@ -153,9 +165,9 @@ class Chunk:
         calls = [tap.output for layer in self.layers for tap in layer.taps]
         linear = all(tap.channels_last for layer in self.layers for tap in layer.taps)
         most = max(1, ELEMENTS // sum(x.numel() for x in calls)) if linear else 1  # convolutions are slow when stacked
-        for begin in range(0, self.root.columns, most):
-            columns = range(begin, min(begin + most, self.root.columns))
-            along = torch.stack([self.root.column(k) for k in columns]).unflatten(-1, self._outputs.shape[1:])
+        for begin in range(0, self.root.count, most):
+            columns = self.root.columns(begin, min(begin + most, self.root.count))
+            along = columns.unflatten(-1, self._outputs.shape[1:])
             found = self._back(calls, along)
             yield [layer.gradients([found.pop(0) for _ in layer.taps]) for layer in self.layers]
 
@@ -177,9 +189,9 @@ class Chunk:
             return
         count = sum(self.passes.params[n].numel() for n in self.others)
         most = max(1, ELEMENTS // (count * len(self.outputs)))
-        for begin in range(0, self.root.columns, most):
-            end = min(begin + most, self.root.columns)
-            along = torch.stack([self.root.column(k) for k in range(begin, end)], 1)  # (B, K, E)
+        for begin in range(0, self.root.count, most):
+            end = min(begin + most, self.root.count)
+            along = self.root.columns(begin, end).transpose(0, 1)  # (B, K, E)
             rows = one_by_one(self.passes, self.others, self.piece.inputs, along)
             yield from (take(tree_map(lambda x: x.transpose(0, 1), rows), k) for k in range(end - begin))
 
@@ -208,7 +220,7 @@ def one_by_one(passes: Passes, names: Sequence[str], inputs: Any, along: Tensor)
 
 def last_layer(passes: Passes) -> tuple[str, ...]:
     """The parameters of the layer that is called last: the one whose output is the network's, mostly."""
-    free, buffers, fixed = _free(passes)
+    free, buffers, fixed = passes.free()
     inputs = passes.few()
     with torch.no_grad(), Taps(free, _length(inputs)) as taps:
         passes.problem.outputs(fixed | free, buffers, inputs)
@@ -220,16 +232,17 @@ def last_layer(passes: Passes) -> tuple[str, ...]:
     return tuple(n for n in (matrices[-1].weight, matrices[-1].bias) if n is not None)
 
 
-def _free(passes: Passes) -> tuple[Params, Params, Params]:
-    """The params that are followed, as leaves of a graph; the buffers; all other params."""
-    params, buffers = passes.point
-    free = {n: params[n].detach().clone().requires_grad_() for n in passes.names}
-    return free, buffers, {n: x.detach() for n, x in params.items() if n not in free}
+def _width(point: Point) -> int:
+    """How many numbers may go into layers."""
+    like = next(iter(point.params.values()))
+    if like.device.type != "cuda":
+        return WIDTH
+    return max(WIDTH, torch.cuda.mem_get_info(like.device)[0] // (16 * like.element_size()))
 
 
 def _follow(passes: Passes, inputs: Any) -> Followed:
     """Tries, on the last of a few examples, which parameters can be followed through their layers."""
-    free, buffers, fixed = _free(passes)
+    free, buffers, fixed = passes.free()
     with Taps(free, _length(inputs)) as taps:
         outputs = passes.problem.outputs(fixed | free, buffers, inputs)[0]
     layers = taps.layers()
@@ -255,7 +268,8 @@ def _follow(passes: Passes, inputs: Any) -> Followed:
     last = layers[-1] if layers else None
     alone = last is not None and len(last.taps) == 1 and last.dense and last.taps[0].handed is outputs
     head = (last.weight, last.bias) if last is not None and alone and outputs.dim() == 2 else None
-    return Followed(frozenset(followed), others, head if head in followed else None, width)
+    dense = frozenset(n for layer in layers if layer.dense for n in layer.names if n in covered)
+    return Followed(frozenset(followed), others, head if head in followed else None, width, dense)
 
 
 def _same(found: Tensor, truth: Tensor) -> bool:
@@ -263,9 +277,10 @@ def _same(found: Tensor, truth: Tensor) -> bool:
     return bool((found - truth).abs().max() <= tolerance * (truth.abs().max() + torch.finfo(truth.dtype).tiny))
 
 
-def _root(passes: Passes, outputs: Tensor, piece: Piece, noise: Noise) -> roots.Root:
+def _root(passes: Passes, outputs: Tensor, piece: Piece, number: int) -> roots.Root:
     likelihood, learned = passes.problem.likelihood, passes.problem.split(passes.point.params)[1]
     if passes.kind == "ggn" and passes.labels is not None:
+        noise = passes.noise.split("labels").split(number)
         return roots.sampled(likelihood, outputs, piece.weights, learned, passes.labels, noise)
     made = {"ggn": roots.expected, "fisher": roots.empirical, "hessian": roots.exact}[passes.kind]
     return made(likelihood, outputs, piece.targets, piece.weights, learned)
@@ -291,4 +306,4 @@ def _length(inputs: Any) -> int:
     return torch.utils._pytree.tree_leaves(inputs)[0].shape[0]
 
 
-__all__ = ["Chunk", "Kind", "Layer", "Pass", "Passes", "last_layer", "one_by_one"]
+__all__ = ["Chunk", "Followed", "Kind", "Layer", "Pass", "Passes", "last_layer", "one_by_one"]

@@ -1,8 +1,10 @@
 """The curvature of -log p in the outputs of a network, example by example, as a factor: H = S S'.
 
-One column of S at a time goes back through the network, so that nothing of the size outputs x outputs is made. For a
-softmax, diag(p) - p p' has the columns sqrt(p_c) (e_c - p). Labels drawn from the likelihood itself give H in
-expectation from few columns; the targets' own gradients give the empirical Fisher information.
+Columns of S go back through the network, some at a time, so that nothing of the size outputs x outputs is made. For a
+softmax, S is the Cholesky factor of diag(p) - p p' (Tanabe and Sagae 1992), a column less than there are classes: with
+q_c = p_(c+1) + ... + p_C,  S_cc = sqrt(p_c q_c / (p_c + q_c)) and S_ic = -S_cc p_i / q_c for i > c. Labels drawn from
+the likelihood itself give H in expectation from few columns; the targets' own gradients give the empirical Fisher
+information.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from ..problem.likelihoods import Categorical, Likelihood
 class Root(ABC):
     """H_n = S_n S_n' of each of B examples; the E outputs of an example are one axis."""
 
-    columns: int  # of S
+    count: int  # of columns of S
 
     @abstractmethod
-    def column(self, k: int) -> Tensor:
-        """Column k of every S_n, (B, E)."""
+    def columns(self, begin: int, end: int) -> Tensor:
+        """Some columns of every S_n, (K, B, E)."""
 
     @abstractmethod
     def matrices(self) -> Tensor:
@@ -52,15 +54,25 @@ class Softmax(Root):
         self.p = self.outputs.softmax(-1)
         b, places, classes = self.p.shape  # (B, T, C)
         w = torch.ones_like(self.p[..., 0]) if weights is None else weights.to(self.p).reshape(b, -1).expand(b, places)
-        self.w, self.columns = w, places * classes
+        self.w, self.each = w, max(1, classes - 1)  # columns of a place
+        self.count = places * self.each
 
-    def column(self, k: int) -> Tensor:
-        t, c = divmod(k, self.p.shape[-1])
-        here = -self.p[:, t]
-        here[:, c] += 1
-        made = torch.zeros_like(self.p)
-        made[:, t] = here * (self.w[:, t] * self.p[:, t, c]).sqrt().unsqueeze(-1)
-        return made.flatten(1)
+    def columns(self, begin: int, end: int) -> Tensor:
+        number = torch.arange(begin, end, device=self.p.device)
+        t, c = number // self.each, number % self.each
+        p, tiny = self.p.movedim(0, 1)[t], torch.finfo(self.p.dtype).tiny  # (K, B, C)
+        classes = torch.arange(p.shape[-1], device=p.device)
+        rest = p * (classes > c[:, None])[:, None]  # p_i of those after c
+        order = number - begin
+        own, after = p[order, :, c], rest.sum(-1)  # p_c and q_c, (K, B)
+        root = (self.w.mT[t] * own * after / (own + after).clamp(min=tiny)).sqrt()
+        made = rest * (-root / after.clamp(min=tiny)).unsqueeze(-1)
+        made[order, :, c] = root
+        if self.p.shape[1] == 1:
+            return made
+        whole = made.new_zeros(len(c), *self.p.shape)
+        whole[order, :, t] = made
+        return whole.flatten(2)
 
     def matrices(self) -> Tensor:
         p = self._exact()
@@ -97,10 +109,10 @@ class Factor(Root):
     """Any S (B, E, K)."""
 
     def __init__(self, factor: Tensor) -> None:
-        self.factor, self.columns = factor, factor.shape[-1]
+        self.factor, self.count = factor, factor.shape[-1]
 
-    def column(self, k: int) -> Tensor:
-        return self.factor[..., k]
+    def columns(self, begin: int, end: int) -> Tensor:
+        return self.factor[..., begin:end].movedim(-1, 0)
 
     def matrices(self) -> Tensor:
         return self.factor @ self.factor.mT
@@ -120,12 +132,12 @@ class Factor(Root):
 class Matrix(Root):
     """Any symmetric H (B, E, E), which need not be positive: it has no columns."""
 
-    columns = 0
+    count = 0
 
     def __init__(self, matrices: Tensor) -> None:
         self.h = matrices
 
-    def column(self, k: int) -> Tensor:
+    def columns(self, begin: int, end: int) -> Tensor:
         raise ValueError("a Hessian that may be negative has no factor")
 
     def matrices(self) -> Tensor:

@@ -22,7 +22,9 @@ from ..core.tree import Params, ravel, unravel
 from .passes import ELEMENTS, Chunk, Pass, Passes
 from .taps import Layer
 
+SWEEPS = 30  # passes over the data in which the low-rank structure converges, at most
 AT_ONCE = 1024  # examples whose part of a full matrix is added at a time
+BLOCK = 32  # columns of a symmetric matrix that are made at a time, at least
 WIDE = torch.float64  # sums over all data are kept in doubles
 
 
@@ -93,8 +95,8 @@ def kronecker(passes: Passes) -> Factors:
         for layer in layers:
             if layer.dense and layer.weight is not None:
                 a = layer.inputs().squeeze(2)  # (B, T, i)
-                weighted = a * chunk.weights[:, None, None]
-                _add(right, {layer.weight: weighted.flatten(0, 1).mT @ a.flatten(0, 1)})
+                weighted = a if chunk.piece.weights is None else a * chunk.weights.sqrt()[:, None, None]
+                _add(right, {layer.weight: _gram(weighted.flatten(0, 1))})
                 places = float(chunk.weights.sum()) * a.shape[1]
                 count[layer.weight] = count.get(layer.weight, 0.0) + places
         if chunk.head is not None:
@@ -125,35 +127,38 @@ def full(passes: Passes) -> Matrix:
     takes as many times less work as there are outputs."""
     params = passes.params
     total = sum(x.numel() for x in params.values())
-    made = torch.zeros(total, total, dtype=WIDE, device=next(iter(params.values())).device)
+    made: Tensor | None = None
     run = passes.run(max(1, ELEMENTS // total))
-    linear = _Linear(made, params)
+    linear = _Linear(params)
     for chunk in run:
         if (single := _single(chunk)) is not None:
             linear.take(*single)
             continue
+        if made is None:
+            made = torch.zeros(total, total, dtype=WIDE, device=chunk.outputs.device)
         inputs = [layer.inputs() for layer in chunk.layers]
         head = None if chunk.head is None else chunk.head.inputs()
         columns = (column for each in chunk.gradients() for column in zip(*each))
         singles = chunk.singly()
-        for k in range(chunk.root.columns):
+        for k in range(chunk.root.count):
             rows: Params = next(singles) if chunk.others else {}
             for layer, a, g in zip(chunk.layers, inputs, next(columns) if chunk.layers else ()):
                 rows = rows | layer.rows(a, g, params)
             if chunk.head is not None and head is not None:
-                rows = rows | chunk.head.rows(head, chunk.root.column(k)[:, None, None], params)
+                rows = rows | chunk.head.rows(head, chunk.root.columns(k, k + 1)[0, :, None, None], params)
             made += _gram(ravel({n: rows[n] for n in params}, 1))
-    return Matrix(linear.done().mul_(run.scale), run)
+    parts = [x for x in (made, linear.done()) if x is not None]
+    return Matrix(torch.stack(parts).sum(0).mul_(run.scale) if len(parts) > 1 else parts[0].mul_(run.scale), run)
 
 
-def low_rank(passes: Passes, rank: int, sweeps: int = 30, tolerance: float = 1e-6) -> Directions:
+def low_rank(passes: Passes, rank: int, sweeps: int = SWEEPS, tolerance: float = 1e-6) -> Directions:
     """The `rank` largest eigenvalues by subspace iteration with matrix-vector products: a Jacobian-vector and a
     vector-Jacobian product a vector and pass. It ends when no eigenvalue moves by more than `tolerance` of the
     largest, and after `sweeps` passes in any case."""
     params = passes.params
     total = sum(x.numel() for x in params.values())
     rank = min(rank, total)
-    wide = min(total, rank + max(5, rank // 2))  # more than are asked for: they converge faster
+    wide = wide_of(rank, total)
     like = next(iter(params.values()))
     vectors = passes.noise.split("vectors").normal(torch.empty(wide, total, dtype=like.dtype, device=like.device))
     vectors = torch.linalg.qr(vectors.double().mT)[0].mT
@@ -169,6 +174,11 @@ def low_rank(passes: Passes, rank: int, sweeps: int = 30, tolerance: float = 1e-
         vectors = torch.linalg.qr((turn.mT @ products).mT)[0].mT
     basis = {n: torch.stack([unravel(v, params)[n] for v in found[:rank]]) for n in params}
     return Directions(values.clamp(min=0), basis, run)
+
+
+def wide_of(rank: int, total: int) -> int:
+    """How many vectors are iterated: more than are asked for, since those converge faster."""
+    return min(total, rank + max(5, rank // 2))
 
 
 def _products(passes: Passes, vectors: Tensor, params: Params) -> tuple[Tensor, Pass]:
@@ -223,12 +233,12 @@ def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
 
 
 class _Linear:
-    """Adds sum_n H_n x a_n a_n' to a matrix, with a bias as one more input; for many examples at a time, since each
-    time the whole matrix is read and written."""
+    """sum_n H_n x a_n a_n', with a bias as one more input. H_n and a_n a_n' are symmetric, so a quarter of the numbers
+    is computed; for many examples at a time, since each time what is there is read and written."""
 
-    def __init__(self, made: Tensor, params: Params) -> None:
-        self.made, self.params = made, params
-        self.layer: Layer | None = None
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.made: Tensor | None = None  # (i, pairs of outputs, i)
         self.waiting: list[tuple[Tensor, Tensor]] = []
 
     def take(self, layer: Layer, h: Tensor) -> None:
@@ -240,34 +250,51 @@ class _Linear:
         if sum(len(x) for x, _ in self.waiting) >= AT_ONCE:
             self._add()
 
-    def done(self) -> Tensor:
-        """The matrix, in the order of the params."""
-        if self.layer is None:
-            return self.made
+    def done(self) -> Tensor | None:
+        """The matrix, in the order of the params; None where there were no examples."""
         if self.waiting:
             self._add()
-        whole = self.made.triu_()
-        whole += whole.triu(1).mT
-        if self.layer.bias is None:
-            return whole
-        o = self.params[self.layer.bias].numel()
-        places = torch.arange(len(whole), device=whole.device).reshape(o, -1)
-        parts = {self.layer.weight: places[:, :-1].reshape(-1), self.layer.bias: places[:, -1]}
-        order = torch.cat([parts[n] for n in self.params])
-        return whole[order][:, order]
+        if self.made is None:
+            return None
+        upper = self.made.movedim(0, 1).triu()  # (pairs, i, i)
+        upper += upper.triu(1).mT
+        i, (first, second) = len(self.made), self.pairs
+        whole = upper.new_empty(self.outputs, i, self.outputs, i)
+        whole[first, :, second] = whole[second, :, first] = upper
+        parts = {self.layer.weight: slice(i)}
+        if self.layer.bias is not None:
+            parts = {self.layer.weight: slice(i - 1), self.layer.bias: slice(i - 1, i)}
+        each = [[whole[:, parts[n], :, parts[m]].flatten(2).flatten(0, 1) for m in self.params] for n in self.params]
+        return torch.cat([torch.cat(row, 1) for row in each])
 
     def _add(self) -> None:
-        """The blocks on and above the diagonal."""
+        """The blocks on and above the diagonal, of the pairs of outputs on and above theirs."""
         a, h = (torch.cat(x) for x in zip(*self.waiting))
         self.waiting = []
-        o, i = h.shape[-1], a.shape[1]
-        for p in range(o):
-            ahead = (a.unsqueeze(1) * h[:, p, p:].unsqueeze(-1)).flatten(1)  # (B, (o - p) i)
-            self.made[p * i : (p + 1) * i, p * i :] += a.mT @ ahead
+        i, self.outputs = a.shape[1], h.shape[-1]
+        self.pairs = torch.triu_indices(self.outputs, self.outputs, device=a.device)
+        h = h[:, self.pairs[0], self.pairs[1]]  # (B, pairs)
+        if self.made is None:
+            self.made = torch.zeros(i, h.shape[1], i, dtype=WIDE, device=a.device)
+        step = min(BLOCK, max(1, ELEMENTS // h.numel()))
+        for begin in range(0, i, step):
+            here = slice(begin, begin + step)
+            left = (a[:, here].unsqueeze(2) * h.unsqueeze(1)).flatten(1)  # (B, inputs pairs)
+            self.made[here, :, begin:] += (left.mT @ a[:, begin:]).unflatten(0, (-1, h.shape[1]))
 
 
 def _gram(rows: Tensor) -> Tensor:
-    return rows.mT @ rows
+    """rows' rows, a symmetric matrix, by blocks on and above its diagonal."""
+    width = rows.shape[1]
+    step = max(BLOCK, -(-width // 5))
+    if step >= width:
+        return rows.mT @ rows
+    made = rows.new_empty(width, width)
+    for begin in range(0, width, step):
+        here = slice(begin, begin + step)
+        made[here, begin:] = found = rows[:, here].mT @ rows[:, begin:]
+        made[begin:, here] = found.mT
+    return made
 
 
 def _pooled(layer: Layer, a: Tensor, squared: Tensor) -> Params:
@@ -299,4 +326,7 @@ def _turned(x: Tensor, basis: Tensor | None) -> Tensor:
 def _add(sums: Params, more: Params) -> None:
     """Adds into sums of our own, which are kept in doubles."""
     for n, x in more.items():
-        sums[n] = sums[n] + x.reshape(sums[n].shape) if n in sums else x.to(WIDE)
+        if n in sums:
+            sums[n] += x.reshape(sums[n].shape)
+        else:
+            sums[n] = x.to(WIDE, copy=True)

@@ -1,5 +1,6 @@
 """Trains members: many at once, or one after another, with the same result."""
 
+from ..core.demand import Demand
 from .coupled import Lift
 from .engine import Engine
 from .group import Event, Member
@@ -7,6 +8,7 @@ from .method import CoupledMethod, Descent, Finished, GradientMethod, Info, Meth
 
 __all__ = [
     "CoupledMethod",
+    "Demand",
     "Descent",
     "Engine",
     "Event",

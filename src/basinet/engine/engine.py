@@ -29,6 +29,7 @@ from .sweep import Apart, Together
 from .workers import Crew, Job, Line, Train, cores, how_to_start, refuse_while_importing
 
 IDLE = 0.1  # where processes of one thread each would wait longer than so, members had better share all threads
+AGAIN = 3  # times that a pace is measured anew, of which the best counts: a first time is slower than those after it
 SHORT = {"fork": 2.0, "spawn": 60.0}  # seconds of training below which starting processes does not pay
 
 
@@ -121,6 +122,38 @@ class Engine:
                 yield from works.run(wanted, job._replace(plan=works.chosen, saved=saved.place()).begin)
             saved.clear()
 
+    def pace(
+        self,
+        method: Method,
+        problem: Problem,
+        data: Data | Stream,
+        members: Sequence[Member],
+        point: Callable[[int, int], Point],
+        keys: Tensor,
+    ) -> Pace:
+        """How `train` would run members, and how long they would take: by a few steps, of which nothing is kept."""
+        first = self.move(point(0, 0))
+        dtype = leaves(first.params)[0].dtype
+        schedule = plan_of(method, data.n)
+        quiet, wanted = Progress("", 0, False), list(range(len(members)))
+        job = _Job(self, method, problem, data, None, dtype, schedule, members, keys, False)
+        works = job.works(self, quiet, None, Checkpoints(), Interrupt(waits=False), point)
+        works.plan(first, wanted, say=False)
+        tried = [works.seconds, *(works._measure(works.chosen, wanted[: works.measured]) for _ in range(AGAIN))]
+        for kernel in works.kernels.values():
+            kernel.batches.close()
+        group = max(len(g) for g in works.run_.checkpoints.groups)
+        seconds = min(tried) * schedule.steps * len(wanted) / works.measured / works.chosen.processes
+        return Pace(works.chosen, group * works.chosen.processes, seconds)
+
+
+class Pace(NamedTuple):
+    """How members run."""
+
+    plan: Plan
+    at_once: int  # members in memory at the same time
+    seconds: float  # that all steps of all members take, at the pace of those that were tried
+
 
 class _Job(NamedTuple):
     """What a run is about, wherever it runs: here, or in a worker to which this travels."""
@@ -177,12 +210,13 @@ class _Works:
         self.kernels: dict[tuple[Strategy, bool, int], Kernel] = {}
         self.seconds = 0.0  # that a step of all members took when it was last measured
         self.chunk: int | None = None  # of coupled members, whose activations are in memory at once; None: all
+        self.measured = 1  # how many members those were
 
     def slot(self, i: int) -> Slot:
         """The member at a position, before its first step."""
         return Slot(self.members[i], lambda attempt: self.engine.move(self.point(i, attempt)), self.keys[i], i)
 
-    def plan(self, point: Point, wanted: Sequence[int]) -> None:
+    def plan(self, point: Point, wanted: Sequence[int], say: bool = True) -> None:
         """Settles strategy, compiling and groups, as they were in a run that goes on, and says so."""
         engine, run = self.engine, self.run_
         if run.schedule.steps == 0:
@@ -221,7 +255,8 @@ class _Works:
                 asked | {name: getattr(self.chosen, name) for name in names} | {"chunk": self.chunk}, groups
             )
         largest = max(len(group) for group in run.checkpoints.groups)
-        run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, largest, self.chunk, each))
+        if say:
+            run.progress.say(_describe(run, len(wanted), point, engine.place, self.chosen, largest, self.chunk, each))
 
     def _try(self, wanted: Sequence[int], most: int) -> list[list[int]]:
         """Chooses how members run, by trying a group of at most so many; returns the groups."""
@@ -230,7 +265,7 @@ class _Works:
         self.chunk = most if run.method.coupled and most < len(wanted) else None
 
         def attempt(plan: Plan, count: int) -> float:
-            self.seconds = self._measure(plan, groups[0])
+            self.seconds, self.measured = self._measure(plan, groups[0]), len(groups[0])
             return self.seconds
 
         streamed = isinstance(run.data, Stream)  # of any batch size: neither captured, nor compiled unless asked

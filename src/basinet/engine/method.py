@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.demand import Demand
 from ..core.noise import Noise
 from ..core.recipe import Recipe
-from ..core.tree import Params, Point
+from ..core.tree import Params, Point, nbytes
 from ..data import Data, Stream
 from ..families import Delta, Family
 from ..optim import Optimizer
@@ -123,6 +124,17 @@ class Method(Recipe, kind="method"):
         self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family | Finished:
         """The posterior of one member; `samples` are the kept ones, leaves (K, ...), None where the bank is empty."""
+
+    def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
+        """What one member takes beside its training, before any of it is made: by default a point for the state and
+        for each sample kept, a pass of each to predict, and nothing to finish."""
+        points = 1 + self.schedule(1 if data is None else data.n).bank
+        return Demand(points * nbytes(point), draws=points, forwards=points)
+
+    def variants(self) -> Iterable[Method]:
+        """This recipe with posteriors of other structures, itself included, the one to prefer first: where a recipe
+        does not fit in memory, one behind it that does is named in its place."""
+        return (self,)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

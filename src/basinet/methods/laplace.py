@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import torch
 
 from ..core.noise import Noise
-from ..core.tree import Params, Point, stack
+from ..core.tree import Point, nbytes, stack
 from ..core.where import Where, select
 from ..curvature import structures
+from ..curvature.demand import demand
 from ..curvature.evidence import Evidence
 from ..curvature.gaussians import (
     Curved,
@@ -32,11 +33,10 @@ from ..curvature.gaussians import (
 )
 from ..curvature.passes import Kind, Pass, Passes, last_layer
 from ..data import Data, Stream, pieces
-from ..engine import Finished, Method, Schedule
-from ..engine.memory import SHARE, free_bytes, readable
+from ..engine import Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
-from ..predict import Draws, Predictor, Via, assembled, default_via
+from ..predict import Draws, Predictor, Via, assembled, default_via, predicting
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 from ..problem.priors import Normal
@@ -48,7 +48,6 @@ Structure = Literal["full", "kronecker", "eigen-corrected", "diagonal", "low-ran
 STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "eigen-corrected", "diagonal", "low-rank")
 TUNED = ("marglik", "layers", "validation")
 SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
-COPIES = 4  # of a full matrix that live at once: curvature, precision, its factor, the inverse
 LOG_NOISE = "likelihood.log_noise"
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
 
@@ -123,6 +122,11 @@ class Laplace(Method):
         if self.prior_precision == "validation":
             assert val is not None
             tried = dict(self._tried(passes, curved, prior, val))
+            if not tried:
+                raise FloatingPointError(
+                    f"the validation NLL is not finite with any factor from {FACTORS[0]:g} to {FACTORS[-1]:g} of the "
+                    "prior's precision: are the validation data on the scale of training?"
+                )
             factors = dict.fromkeys(prior, min(tried, key=lambda m: tried[m]))
             told = {"tried_factor": [*tried], "tried_nll": [*tried.values()]}
         elif self.noise or self.prior_precision in TUNED:
@@ -130,6 +134,27 @@ class Laplace(Method):
         family, volume = _posterior(passes, curved, prior, factors, r)
         told |= {"log_evidence": [evidence.value(volume, factors, r)], "prior_factor": list(factors.values())}
         return Finished(family, told)
+
+    def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
+        assert data is not None
+        passes = self._passes(point, problem, data, Noise.seed(0, next(iter(point.params.values())).device))
+        found = demand(self._structure(passes), passes, self.rank)
+        with torch.no_grad():
+            outputs = problem.outputs(point.params, point.buffers, passes.few())[0][0].numel()
+        via, last = default_via(self.via, problem.likelihood), set(passes.names) <= set(last_layer(passes))
+        draws, forwards = predicting(via, problem.likelihood, outputs, self.samples, last)
+        kept = found.kept + nbytes(point) - nbytes(passes.params)
+        tried = len(FACTORS) * forwards * val.n if self.prior_precision == "validation" and val else 0.0
+        return found._replace(kept=kept, passes=found.passes + tried, draws=draws, forwards=forwards)
+
+    def variants(self) -> Iterable[Method]:
+        positive = [s for s in STRUCTURES if s != "low-rank" or self.curvature != "hessian"]
+        for where in dict.fromkeys((None, self.where, "last")):
+            yield from (replace(self, structure=s, where=where) for s in positive)
+
+    def _structure(self, passes: Passes) -> Structure:
+        total = sum(x.numel() for x in passes.params.values())
+        return self.structure or ("full" if total <= SMALL else "kronecker")
 
     def _groups(self, names: Iterable[str]) -> dict[str, str]:
         """Which tensors have one factor of the prior's precision."""
@@ -153,7 +178,7 @@ class Laplace(Method):
         if self.subset is not None and self.subset > n:
             raise ValueError(f"expected a subset of at most the {n:,} examples there are, got {self.subset:,}")
 
-    def _passes(self, point: Point, problem: Problem, data: Data, noise: Noise) -> Passes:
+    def _passes(self, point: Point, problem: Problem, data: Data | Stream, noise: Noise) -> Passes:
         network = problem.split(point.params)[0]
         passes = Passes(
             problem=problem,
@@ -180,11 +205,8 @@ class Laplace(Method):
         return prior
 
     def _curvature(self, passes: Passes) -> tuple[Curved, Pass]:
-        params = passes.params
-        total = sum(x.numel() for x in params.values())
-        structure = self.structure or ("full" if total <= SMALL else "kronecker")
+        params, structure = passes.params, self._structure(passes)
         if structure == "full":
-            _check_memory(params)
             matrix = structures.full(passes)
             return CurvedFull(matrix, params), matrix.run
         if structure == "diagonal":
@@ -202,8 +224,8 @@ class Laplace(Method):
     def _tried(
         self, passes: Passes, curved: Curved, prior: Mapping[str, float], val: Data | Stream
     ) -> Iterator[tuple[float, float]]:
-        """The validation NLL at each factor with which there is a posterior: to a precision near zero, rounding of the
-        curvature can be more than the prior."""
+        """The validation NLL at each factor with which there is a posterior that predicts: next to a precision near
+        zero, rounding of the curvature can be more than the prior, and draws can be out of all range."""
         for m in FACTORS:
             try:
                 family = _posterior(passes, curved, prior, dict.fromkeys(prior, m))[0]
@@ -211,7 +233,9 @@ class Laplace(Method):
                 if m == FACTORS[-1]:
                     raise
                 continue
-            yield m, self._loss(family, passes.problem, val, passes.noise)
+            loss = self._loss(family, passes.problem, val, passes.noise)
+            if math.isfinite(loss):
+                yield m, loss
 
     def _loss(self, family: Family, problem: Problem, val: Data | Stream, noise: Noise) -> float:
         """The mean validation NLL, predicted as it will be later on: with the same draws for all that are compared."""
@@ -246,21 +270,6 @@ class Laplace(Method):
             made = bench.fit(cls(), cold.problem, cold.data, start=cold.mean)
             name = f"covariance at temperature 0.3 ({cold.problem.temper})"
             yield bench.close(name, "its Lambda^-1", bench.covariance(made), cold.covariance, 1e-12)
-
-
-def _check_memory(params: Params) -> None:
-    """Refuses a full matrix that does not fit, with what would."""
-    device = next(iter(params.values())).device
-    total = sum(x.numel() for x in params.values())
-    needed, free = 8 * COPIES * total**2, int(SHARE * free_bytes(device))
-    if needed > free:
-        shapes = [(x.shape[0], x.numel() // x.shape[0]) if x.dim() > 1 else (1, 1) for x in params.values()]
-        kronecker = 8 * sum(2 * (o**2 + i**2) + o * i for o, i in shapes)
-        raise MemoryError(
-            f"the full covariance of {total:,} parameters takes {readable(needed)} ({COPIES} matrices of "
-            f"{readable(8 * total**2)}), and {readable(free)} may be used: structure='kronecker' takes about "
-            f"{readable(kronecker)}, 'diagonal' {readable(8 * total)}, or choose fewer parameters by where="
-        )
 
 
 def _evidence(passes: Passes, prior: Mapping[str, float], run: Pass) -> Evidence:

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import nn
 
-from ..core.golden import Found, golden_section
+from ..core.golden import STEP, Found, golden_section
 from ..core.noise import Noise
-from ..core.tree import Point, stack
+from ..core.tree import Point, nbytes, stack, tree_map
 from ..core.where import select
-from ..data import Data, Stream, counted, pieces
-from ..engine import Finished, Method, Schedule
+from ..data import Data, Stream, counted, pieces, some
+from ..engine import Demand, Finished, Method, Schedule
 from ..families import Delta, Perturbed
-from ..predict import Draws, forward, make_predictive
+from ..predict import CACHE, Draws, forward, make_predictive
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 
@@ -88,6 +88,19 @@ class PEP(Method):
                 "where= which to perturb"
             )
         return found
+
+    def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
+        assert val is not None  # `needs` says so
+        each, rows = nbytes(point), min(EVALUATE, val.n)
+        with torch.no_grad():
+            few = tree_map(lambda x: x[:1], some(val).inputs)
+            outputs = problem.outputs(point.params, point.buffers, few)[0]
+        drawn = self.draws * each if self.draws * each <= CACHE else 3 * each
+        held = 4 * self.draws * rows * nbytes(outputs)  # outputs, their log-probabilities, and both in double precision
+        grid = math.ceil(math.log(self.high / self.low) / STEP)
+        passes = (grid + 2 + self.iterations) * self.draws * val.n
+        what = f"{self.draws} perturbed networks"
+        return Demand(each, drawn + held, passes, draws=self.samples, forwards=self.samples, what=what)
 
     def finish(
         self, state: Point, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ..core.lift import lift
 from ..core.noise import Noise
-from ..core.tree import Params, Point, concatenate, stack
-from ..data import Data
-from ..engine import Descent, GradientMethod, Info, Method, Schedule
+from ..core.tree import Params, Point, concatenate, nbytes, size, stack
+from ..data import Data, Stream
+from ..engine import Demand, Descent, GradientMethod, Info, Method, Schedule
 from ..engine.iterates import Moments, check_iterates, plan, share
 from ..engine.method import Entry
 from ..families import LowRank
@@ -32,6 +32,7 @@ from ..problem import Batch, Problem
 if TYPE_CHECKING:
     from ..testing import Bench, Check
 
+RANKS = (10, 5, 2)  # lower ranks that are named where one does not fit
 FLOOR = 1e-30  # variances are clipped here, as published: a parameter that never moved still has a density
 
 
@@ -81,6 +82,16 @@ class SWAG(GradientMethod):
     ) -> LowRank:
         last = concatenate([samples, stack([state.params])])
         return gaussian(state.memory, self.iterates, last, state.buffers)
+
+    def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
+        each = nbytes(point.params)
+        kept = (2 + self.rank) * each + nbytes(point.buffers)
+        what = f"{self.rank} deviations of {size(point.params):,} parameters"
+        return Demand(kept, self.rank * each, draws=self.samples, forwards=self.samples, what=what)
+
+    def variants(self) -> Iterable[Method]:
+        ranks = sorted({self.rank, *(k for k in RANKS if k < self.rank)}, reverse=True)
+        return (replace(self, rank=k) for k in ranks)
 
     def _gap(self, n: int) -> int:
         return self.schedule(n).steps // self.iterates

@@ -1,13 +1,16 @@
 """The papers' networks, short."""
 
 from .cnn import digits_cnn, pep_cifar_cnn, pep_mnist_cnn
+from .efficientnet import EfficientNetLite
 from .frn import FilterResponseNorm
 from .mlp import MLP, pep_mlp, toy_mlp, uci_mlp
+from .published import with_weights
 from .resnet import ResNet
 from .wide_resnet import WideResNet
 
 __all__ = [
     "MLP",
+    "EfficientNetLite",
     "FilterResponseNorm",
     "ResNet",
     "WideResNet",
@@ -17,4 +20,5 @@ __all__ = [
     "pep_mnist_cnn",
     "toy_mlp",
     "uci_mlp",
+    "with_weights",
 ]

@@ -2,9 +2,11 @@
 
 from .classes import ClassPredictive
 from .closed import ClosedClassPredictive, ClosedLabelPredictive
+from .conformal import Conformal
 from .counts import CountPredictive
 from .crps import crps
-from .draws import Draws
+from .demand import predicting
+from .draws import CACHE, Draws
 from .forward import forward
 from .labels import LabelPredictive
 from .normal import NormalPredictive
@@ -15,9 +17,11 @@ from .temperature import Temperature, tempered
 from .via import Outputs, Predictor, Via, assembled, default_via
 
 __all__ = [
+    "CACHE",
     "ClassPredictive",
     "ClosedClassPredictive",
     "ClosedLabelPredictive",
+    "Conformal",
     "CountPredictive",
     "Draws",
     "LabelPredictive",
@@ -34,5 +38,6 @@ __all__ = [
     "default_via",
     "forward",
     "make_predictive",
+    "predicting",
     "tempered",
 ]

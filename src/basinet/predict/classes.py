@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from ..problem.likelihoods import ClassLikelihood
+from .conformal import class_sets
 from .outcomes import OutcomePredictive
 from .predictive import weighted
 
@@ -33,6 +34,12 @@ class ClassPredictive(OutcomePredictive):
     @cached_property
     def aleatoric(self) -> Tensor:
         return weighted(self.mass, -(self.log_probs.exp() * self.log_probs.clamp(min=-1e30)).sum(-1))
+
+    @cached_property
+    def conformal_set(self) -> Tensor:
+        """The classes in the prediction set of each input, (B, ..., C), true for those inside: together they hold the
+        truth with the probability for which `bn.conformal` calibrated them."""
+        return class_sets(self.probs, self.rule())
 
     def log_densities(self, targets: Tensor) -> Tensor:
         index = targets.long().expand(*self.outputs.shape[:2], *targets.shape).unsqueeze(-1)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from ..core.demand import Widths
 from ..core.keyed import KeyedRandomness
 from ..core.lift import lift
 from ..core.noise import Noise
@@ -77,7 +77,7 @@ def _plan(draws: Draws, block: Block, inputs: Any, batch_size: int | None) -> Pl
         return Plan(1, batch_size or n)
     few = _network(draws, _rows(inputs, 0, FEW), 0)
     drawn = take(block.drawn, 0)
-    with _Widths(min(n, FEW)) as widths:
+    with Widths(min(n, FEW)) as widths:
         few(drawn)
     device = draws.keys.device
     on_gpu = device.type == "cuda"
@@ -93,20 +93,6 @@ def _plan(draws: Draws, block: Block, inputs: Any, batch_size: int | None) -> Pl
 def _even(n: int, most: int) -> int:
     """Inputs of a chunk, of which there are as few as `most` allows, all about as long."""
     return -(-n // -(-n // max(1, most)))
-
-
-class _Widths(TorchFunctionMode):
-    """Notes the largest tensor per example that is computed."""
-
-    def __init__(self, examples: int) -> None:
-        super().__init__()
-        self.examples, self.widest = examples, 1
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor) and any(k % self.examples == 0 for k in out.shape):
-            self.widest = max(self.widest, out.numel() * out.element_size())
-        return out
 
 
 def _stacks(run: Callable[[Drawn], Tensor], drawn: Drawn) -> bool:

@@ -192,11 +192,13 @@ def _weights(block: Block, a: Tensor | None) -> Tensor:
 
 
 def _turned_rows(block: Block, gradient: Gradient) -> Tensor:
-    """The Jacobian of a matrix with several places in the bases of its covariance, (b, outputs, o * i): a or the
-    product is turned, whichever is less."""
+    """The Jacobian of a matrix with several places in the bases of its covariance, (b, outputs, o * i): a and g, or
+    their product is turned, whichever is less."""
     a, g = gradient.a, gradient.g
     if a is not None and block.right is not None and a.shape[2] < g.shape[1] * g.shape[-1]:
         gradient, block = gradient._replace(a=a @ block.right), block._replace(right=None)
+    if a is not None and block.left is not None and a.shape[2] < a.shape[-1]:
+        gradient, block = gradient._replace(g=g @ block.left), block._replace(left=None)
     return block.turned(gradient.whole()).flatten(2)
 
 

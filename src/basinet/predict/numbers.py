@@ -13,6 +13,7 @@ from torch.distributions import Categorical, Distribution, MixtureSameFamily
 
 from ..problem.likelihoods import NumberLikelihood
 from ..problem.likelihoods.fitting import in_shape
+from .conformal import Conformal
 from .predictive import Predictive, weighted
 
 
@@ -91,6 +92,32 @@ class NumberPredictive(Predictive):
         if not 0 < level < 1:
             raise ValueError(f"expected an interval level between 0 and 1, got {level}")
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    @cached_property
+    def conformal_interval(self) -> tuple[Tensor, Tensor]:
+        """Low and high, (B, *event) each: the interval that holds the target, all of its elements together, with the
+        probability for which `bn.conformal` calibrated it."""
+        rule = self.rule()
+        low, high, unit = self._band(rule)
+        low, high = low - rule.threshold * unit, high + rule.threshold * unit
+        middle = (low + high) / 2  # an interval that would be empty is a point
+        return torch.minimum(low, middle), torch.maximum(high, middle)
+
+    @final
+    def conformal_scores(self, targets: Tensor, rule: Conformal) -> Tensor:
+        """By how many units each element of the targets lies outside the band, (B, *event); inside, negative."""
+        low, high, unit = self._band(rule)
+        y = self.aligned(targets)
+        return torch.maximum(low - y, y - high) / unit
+
+    def _band(self, rule: Conformal) -> tuple[Tensor, Tensor, Tensor]:
+        """What calibration widens, and the unit in which it does."""
+        if rule.kind == "cqr":
+            low, high = self.interval(rule.level)
+            return low, high, torch.ones_like(low)
+        if rule.kind == "scaled":
+            return self.mean, self.mean, self.variance.sqrt()
+        return self.mean, self.mean, torch.ones_like(self.mean)
 
     @final
     def to_distribution(self) -> MixtureSameFamily:

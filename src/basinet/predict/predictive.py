@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from ..core.noise import Noise
 from ..core.tree import Params, take
 from ..problem.likelihoods import ClassLikelihood, CountLikelihood, LabelLikelihood, Likelihood, RealLikelihood
+from .conformal import Conformal
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,7 @@ class Predictive(ABC):
     likelihood: Likelihood
     learned: Params = field(default_factory=dict)  # the likelihood's own parameters, leaves (M, S, ...)
     weights: Tensor | None = None  # (M, S), non-negative; equal where None. Normalised when used
+    conformal: Conformal | None = field(default=None, kw_only=True)  # of the posterior, as `bn.conformal` finds it
 
     parts: ClassVar[tuple[str, ...]] = ("aleatoric", "between", "within")  # of the uncertainty, those that it has
 
@@ -56,7 +58,8 @@ class Predictive(ABC):
     def some(self, index: Any) -> dict[str, Any]:
         """The fields that have a member axis, at some of the members."""
         weights = None if self.weights is None else self.weights[index]
-        return {"outputs": self.outputs[index], "learned": take(self.learned, index), "weights": weights}
+        learned = take(self.learned, index)
+        return {"outputs": self.outputs[index], "learned": learned, "weights": weights, "conformal": None}
 
     @property
     def samples(self) -> int:
@@ -123,6 +126,16 @@ class Predictive(ABC):
         """A target from each of the components with these indices, (n, B, ...)."""
         learned = {k: v[m, s] for k, v in self.learned.items()}
         return self.likelihood.sample(self.outputs[m, s, b], learned, noise)
+
+    @final
+    def rule(self) -> Conformal:
+        """How these predictions become sets or intervals."""
+        if self.conformal is None:
+            raise ValueError(
+                "these predictions are not calibrated: predict with bn.conformal(posterior, val); slices, mixtures and "
+                "new temperatures of a calibrated posterior have to be calibrated again"
+            )
+        return self.conformal
 
     @abstractmethod
     def to_distribution(self) -> Distribution:

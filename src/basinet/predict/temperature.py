@@ -1,5 +1,7 @@
 """Temperature scaling of predictions: softmax(f / T) of each member, or the average p to the power 1 / T, renormalised.
 
+Vector scaling has a factor and a shift for each class: softmax(a log p + b) of the average p.
+
 T above one softens, below one sharpens; T = 1 changes nothing. Guo et al. (2017) scale one network. Members that are
 calibrated one by one make an average that is under-confident, so for ensembles the two are different things (Ashukha et
 al. 2020).
@@ -18,26 +20,33 @@ from .classes import ClassPredictive
 from .labels import LabelPredictive
 from .predictive import Predictive
 
-Of = Literal["members", "average"]
+Of = Literal["members", "average", "classes"]
+LEAST = -100.0  # of a log-probability whose factor is its own: a class may have no probability at all
 
 
 class Temperature(NamedTuple):
-    """What predictions are divided by."""
+    """What predictions are divided by; of classes, factors of the average's log-probabilities, and what is added."""
 
     of: Of
-    values: Tensor  # (M,), one a member; or (), of the average
+    values: Tensor  # (M,), one a member; or (), of the average; or (2, C), factors and shifts of classes
 
 
 def tempered(predictive: Predictive, temperature: Temperature) -> Predictive:
     """The predictive at a temperature: outputs become log-probabilities (of labels log-odds) divided by T.
 
-    Of members, each sample of member m is divided by T_m, and axes stay. The average is one distribution, on axes of
-    one member and one sample: all of its entropy counts as aleatoric.
+    Of members, each sample of member m is divided by T_m, and axes stay. The average, scaled as one or by classes, is
+    one distribution, on axes of one member and one sample: all of its entropy counts as aleatoric.
     """
     if not isinstance(predictive, (ClassPredictive, LabelPredictive)):
         raise TypeError(f"expected predictions of classes or labels, got {type(predictive).__name__}")
+    if temperature.of == "classes":
+        if not isinstance(predictive, ClassPredictive):
+            raise TypeError(f"expected predictions of classes, got {type(predictive).__name__}")
+        logs = averaged(predictive)
+        factor, shift = temperature.values.to(logs)
+        return ClassPredictive((factor * logs.clamp(min=LEAST) + shift)[None, None], Categorical(), {})
     if temperature.of == "average":
-        weights, logits = None, _averaged(predictive)[None, None]
+        weights, logits = None, averaged(predictive)[None, None]
     else:
         weights = predictive.weights
         logits = predictive.log_probs if isinstance(predictive, ClassPredictive) else predictive.logits
@@ -47,7 +56,7 @@ def tempered(predictive: Predictive, temperature: Temperature) -> Predictive:
     return LabelPredictive(scaled, Bernoulli(), {}, weights)
 
 
-def _averaged(predictive: ClassPredictive | LabelPredictive) -> Tensor:
+def averaged(predictive: ClassPredictive | LabelPredictive) -> Tensor:
     """The logarithm of the average probabilities, (B, ..., C); of labels their log-odds."""
     if isinstance(predictive, ClassPredictive):
         return _log_mean(predictive, predictive.log_probs)

@@ -21,7 +21,7 @@ Differences in NLL to the base, of the same network or of the mixture, are paire
 A record says whether error and NLL on all 10,000 images are those known of the networks.
 
 Records are appended to resnets.jsonl, one for each method and network; those that are there are not made again. On a
-CPU all layers take seconds an image: use `--methods`, or a GPU.
+CPU all layers take a fraction of a second an image and prior: use `--sets`, `--methods` and `--examples`, or a GPU.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from ..scoring import score
 from ..temper import temper
 from . import Options, Say
 
-NARROWED_BY = ("methods", "examples")
-DEPTHS = (20, 32, 44, 56)
+NARROWED_BY = ("sets", "methods", "examples")
+DEPTHS = {"ResNet-20": 20, "ResNet-32": 32, "ResNet-44": 44, "ResNet-56": 56}
 FOUR = "mixture of the four"
 PIXELS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and sd with which the networks were trained
 HALF, OUTSIDE, TRAIN, N = 5_000, 5_000, 3_000, 50_000
@@ -88,11 +88,12 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
             "the study resnets reads cifar10_resnet*.safetensors, cifar10, cifar100 and svhn: give --folder with the "
             "folder they are in"
         )
-    for method in options.methods:
-        if method not in METHODS:
-            raise ValueError(f"the study resnets has no method {method!r}.{did_you_mean(method, METHODS)}")
+    for what, asked, there in (("set", options.sets, DEPTHS), ("method", options.methods, METHODS)):
+        for name in asked:
+            if name not in there:
+                raise ValueError(f"the study resnets has no {what} {name!r}.{did_you_mean(name, there)}")
     study = _Study(options, say)
-    if options.examples is None:
+    if options.examples is None and not options.sets:
         study.check()
     for method in options.methods or METHODS:
         study.method(method)
@@ -147,13 +148,14 @@ class _Study:
         found = read_records(self.path) if self.path.exists() else []
         self.known = {(r["method"], r["network"]): r for r in found if self.common.items() <= r.items()}
         self.asked: list[dict[str, Any]] = []
-        self.nets = [self._net(depth, options.folder) for depth in DEPTHS]
+        self.nets = [self._net(name, options.folder) for name in DEPTHS if name in (options.sets or DEPTHS)]
         self.base = {net.name: self._made(net.head, net.features, {}) for net in self.nets}
 
     def method(self, method: str) -> None:
         """The records of a method: of each network, and of their mixture."""
         nets = [] if method == AVERAGE else self.nets[:1] if method in SAMPLED else self.nets
-        names = [net.name for net in nets] + ([] if method in SAMPLED else [FOUR])
+        mixed = len(self.nets) == len(DEPTHS) and method not in SAMPLED
+        names = [net.name for net in nets] + ([FOUR] if mixed else [])
         missing = [name for name in names if (method, name) not in self.known]
         made = {net.name: self._make(method, net) for net in nets if net.name in missing or FOUR in missing}
         if FOUR in missing:
@@ -177,9 +179,10 @@ class _Study:
             self.say(f"{name}: error {100 * f['error']:.2f} %, NLL {f['nll']:.4f}; known {f['known']}: {f['agrees']}")
         self.asked.append(record)
 
-    def _net(self, depth: int, folder: Path) -> _Net:
+    def _net(self, name: str, folder: Path) -> _Net:
         from safetensors.torch import load_file
 
+        depth = DEPTHS[name]
         module = ResNet(depth)
         module.load_state_dict(load_file(folder / f"cifar10_resnet{depth}.safetensors"), strict=False)
         body = copy.deepcopy(module).eval().to(self.engine.place)
@@ -188,7 +191,7 @@ class _Study:
         prior = Normal(scale=PRECISION**-0.5)
         whole = Posterior.of(module, Problem(lambda: ResNet(depth), Categorical(), prior))
         head = Posterior.of(module.linear, Problem(lambda: nn.Linear(64, 10), Categorical(), prior))
-        return _Net(f"ResNet-{depth}", whole, head, features)
+        return _Net(name, whole, head, features)
 
     def _make(self, method: str, net: _Net) -> _Made:
         """A method's posterior of one network."""

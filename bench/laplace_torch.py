@@ -1,0 +1,359 @@
+"""Laplace approximations side by side with laplace-torch 0.3: equal numbers, and time and memory as ratios in one run.
+
+An environment of its own holds both (torch is named with its version, because a looser request may fetch another):
+
+    python -m venv .venv-laplace
+    .venv-laplace/bin/python -m pip install -c constraints.txt torch==2.13.0
+    .venv-laplace/bin/python -m pip install -c constraints.txt laplace-torch==0.3 backpack-for-pytorch==1.7.1 -e .
+    .venv-laplace/bin/python -m pip uninstall -y torchvision          (comes along, is not used, may not fit this torch)
+    .venv-laplace/bin/python bench/laplace_torch.py --out results/bench-laplace.jsonl       (four minutes on two cores)
+
+Conventions that match without being asked: GGN of the summed loss, one prior precision, KFAC-expand with biases apart,
+A over N; probit at the variances of the linear function. Where numbers do not agree to the tolerances below, the run
+ends with an error. First they are compared in double precision on fewer data, then in single precision on those that
+are timed. Sides take turns and a row has their medians; memory is the most that a process of its own held beyond what
+it held before. Their batches are slices of tensors, so no time goes into collating; both sides see 256 examples at a
+time in fitting, and all test points at once in predicting. Their back ends are curvlinops, the default, and BackPACK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import basinet as bn
+from basinet.core.tree import ravel, take, unravel
+from basinet.families import Diagonal, Full, Kronecker, Partial
+from basinet.predict.linear import moments
+
+TIGHT = 1e-9  # of the largest number: how far covariances and predictions may differ in double precision
+LOOSE = {"covariance": 5e-3, "outputs": 5e-3, "probs": 2e-3}  # in single precision, in which their sums are kept too
+TURNS = 9  # measurements a side at most
+BATCH = 256  # examples at a time in fitting
+SIDES = ("basinet", "curvlinops", "backpack")
+
+
+class Row(NamedTuple):
+    where: str  # "last" or "all"
+    structure: str  # full, kronecker or diagonal
+    widths: tuple[int, ...]
+    n: int
+    test: int
+    fit: tuple[str, float] | None = None  # what we hold ourselves to: so many times faster than whom
+    predict: tuple[str, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """As it is printed."""
+        return f"{'last layer' if self.where == 'last' else 'all layers'}, {self.structure}"
+
+
+LARGE = ((64, 200, 200, 10), 2_000, 512)
+SMALL = ((8, 16, 16, 4), 2_000, 512)
+ROWS = [
+    Row("last", "full", *LARGE, ("curvlinops", 4.0), ("curvlinops", 8.0)),
+    Row("last", "kronecker", *LARGE),
+    Row("last", "diagonal", *LARGE),
+    Row("all", "kronecker", *LARGE, ("curvlinops", 3.0), ("curvlinops", 100.0)),
+    Row("all", "diagonal", *LARGE, ("faster", 2.0), ("curvlinops", 50.0)),
+    Row("all", "full", *SMALL),
+]
+
+
+class Loader:
+    """Batches that are slices, as laplace-torch reads them."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y, self.dataset = x, y, range(len(x))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(list(zip(self.x.split(BATCH), self.y.split(BATCH))))
+
+    def __len__(self) -> int:
+        return -(-len(self.x) // BATCH)
+
+
+class Case:
+    """A trained network, its data, and what either library makes of them."""
+
+    def __init__(self, row: Row, dtype: torch.dtype = torch.float32, n: int | None = None, test: int | None = None):
+        torch.set_default_dtype(dtype)  # curvlinops takes identities of the default
+        g = torch.Generator().manual_seed(0)
+        x = torch.randn((n or row.n) + (test or row.test), row.widths[0], generator=g, dtype=dtype)
+        y = (x @ torch.randn(row.widths[0], row.widths[-1], generator=g, dtype=dtype)).argmax(-1)
+        self.row, self.x, self.y, self.test = row, x[: n or row.n], y[: n or row.n], x[n or row.n :]
+        torch.manual_seed(0)
+        self.net = self.build()
+        self.optimizer = torch.optim.Adam(self.net.parameters(), weight_decay=1 / len(self.x))
+        for _ in range(20):
+            self.epoch()
+        self.problem = bn.Problem(self.build, bn.likelihoods.Categorical(), prior=bn.priors.Normal(scale=1.0))
+        self.start = bn.Posterior.of(self.net, self.problem)
+        self.data = bn.Data(self.x, self.y)
+
+    def build(self) -> nn.Module:
+        """The network: layers of these widths with ReLU between them."""
+        widths = self.row.widths
+        layers: list[nn.Module] = []
+        for i, o in itertools.pairwise(widths):
+            layers += [nn.Linear(i, o), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    def epoch(self) -> None:
+        """One epoch of plain training in batches of 128."""
+        for x, y in zip(self.x.split(128), self.y.split(128)):
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            self.optimizer.step()
+
+    def fit(self, side: str) -> Any:
+        """The posterior of one side, ready to predict."""
+        if side == "basinet":
+            where = "last" if self.row.where == "last" else None
+            recipe = bn.Laplace(structure=self.row.structure, where=where, via="probit", batch_size=BATCH)
+            return bn.fit(recipe, self.problem, self.data, start=self.start)
+        from laplace import Laplace
+        from laplace.curvature import BackPackGGN, CurvlinopsGGN
+
+        made = Laplace(
+            self.net,
+            "classification",
+            subset_of_weights="last_layer" if self.row.where == "last" else "all",
+            hessian_structure={"full": "full", "kronecker": "kron", "diagonal": "diag"}[self.row.structure],
+            prior_precision=1.0,
+            backend=CurvlinopsGGN if side == "curvlinops" else BackPackGGN,
+        )
+        made.fit(Loader(self.x, self.y))
+        if self.row.structure == "full":
+            made.posterior_scale  # noqa: B018  # made at the first use and kept, as ours is in fitting
+        return made
+
+    def predict(self, made: Any) -> Tensor:
+        """Class probabilities at the test points by the probit approximation."""
+        if isinstance(made, bn.Posterior):
+            return made.predict(self.test).probs
+        return made(self.test, pred_type="glm", link_approx="probit")
+
+    def times_covariance(self, made: Any, vectors: Tensor) -> Tensor:
+        """Sigma v of vectors (K, P), over the parameters that have a covariance."""
+        if not isinstance(made, bn.Posterior):
+            if self.row.structure == "full":
+                return vectors @ made.posterior_covariance
+            if self.row.structure == "diagonal":
+                return vectors * made.posterior_variance
+            return made.posterior_precision.bmm(vectors, exponent=-1)
+        family = take(made.parts[0].family, 0)
+        family = family.part if isinstance(family, Partial) else family
+        if isinstance(family, Full):
+            return vectors @ family.factor @ family.factor.mT
+        assert isinstance(family, (Diagonal, Kronecker))
+        return torch.stack([ravel(_product(family, unravel(v, family.centre))) for v in vectors])
+
+    def output_covariance(self, made: Any) -> Tensor:
+        """J Sigma J' of the linear function at the test points, (B, C, C)."""
+        if not isinstance(made, bn.Posterior):
+            return made._glm_predictive_distribution(self.test)[1]
+        family = take(made.parts[0].family, 0)
+        found = moments(self.problem, family, family.mean(), self.test, full=True)
+        return torch.cat([covariance for _, covariance in found])
+
+
+def _product(family: Diagonal | Kronecker, v: dict[str, Tensor]) -> dict[str, Tensor]:
+    if isinstance(family, Diagonal):
+        return {n: family.scale[n].square() * x for n, x in v.items()}
+    made = {}
+    for n, x in v.items():
+        left = family.left[n]
+        right = family.right.get(n, torch.ones(1, 1, dtype=x.dtype))
+        turned = left.mT @ x.reshape(len(left), -1) @ right
+        made[n] = (left @ (family.variance[n] * turned) @ right.mT).reshape(x.shape)
+    return made
+
+
+def differences(case: Case, ours: Any, theirs: Any) -> dict[str, float]:
+    """How far two posteriors are apart: covariances as a share of the largest number, probabilities as they are."""
+    vectors = torch.randn(4, _width(case), generator=torch.Generator().manual_seed(1), dtype=case.x.dtype)
+
+    def share(f: Callable[[Any], Tensor]) -> float:
+        a, b = f(ours).detach(), f(theirs).detach()
+        return float((a - b).abs().max() / b.abs().max())
+
+    return {
+        "covariance": share(lambda made: case.times_covariance(made, vectors)),
+        "outputs": share(case.output_covariance),
+        "probs": float((case.predict(ours) - case.predict(theirs)).detach().abs().max()),
+    }
+
+
+def _width(case: Case) -> int:
+    layers = case.net if case.row.where == "all" else case.net[-1]
+    return sum(p.numel() for p in layers.parameters())
+
+
+def agree(row: Row, said: dict[str, dict[str, float]], most: Callable[[str], float]) -> None:
+    """Ends the run where a difference is larger than it may be."""
+    for side, found in said.items():
+        for what, value in found.items():
+            if not value <= most(what):
+                raise SystemExit(
+                    f"{row.name}: {what} of basinet and {side} differ by {value:.2g}, more than {most(what):g}"
+                )
+
+
+def timed(case: Case, budget: float) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, float]]]:
+    """Seconds of fit and predict of all sides, taking turns, and of an epoch; and how far the results are apart. A side
+    that has used up its budget of seconds is measured no more, after its first turn."""
+    seconds: dict[str, dict[str, list[float]]] = {side: {"fit": [], "predict": []} for side in SIDES}
+    seconds["epoch"] = {"fit": []}
+    made: dict[str, Any] = {}
+    for turn in range(TURNS):
+        seconds["epoch"]["fit"].append(_seconds(Case.epoch, _copy(case))[0])
+        for side in SIDES:
+            spent = sum(sum(x) for x in seconds[side].values())
+            if turn and spent > budget:
+                continue
+            took, made[side] = _seconds(case.fit, side)
+            seconds[side]["fit"].append(took)
+            seconds[side]["predict"].append(_seconds(case.predict, made[side])[0])
+    return seconds, {side: differences(case, made["basinet"], made[side]) for side in SIDES[1:]}
+
+
+def _copy(case: Case) -> Case:
+    """A case whose epochs leave the network alone."""
+    other = object.__new__(Case)
+    vars(other).update(vars(case))
+    other.net = case.build()
+    other.optimizer = torch.optim.Adam(other.net.parameters())
+    return other
+
+
+def _seconds(run: Callable[..., Any], *args: Any) -> tuple[float, Any]:
+    began = time.perf_counter()
+    made = run(*args)
+    return time.perf_counter() - began, made
+
+
+def memory(row: Row, side: str) -> dict[str, int]:
+    """Bytes that fit and predict take at most; for a process of its own."""
+    few = Case(row, n=300, test=16)
+    few.predict(few.fit(side))  # libraries load what they need
+    case = Case(row)
+    before = _settle()
+    made = case.fit(side)
+    fit = _status("VmHWM") - before
+    before = _settle()
+    case.predict(made)
+    return {"fit": fit, "predict": _status("VmHWM") - before}
+
+
+def _settle() -> int:
+    """Gives free memory back, forgets the peak, and says what is held."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+
+
+def apart(row: Row, side: str) -> dict[str, int]:
+    """`memory`, in a process of its own."""
+    command = [sys.executable, __file__, "--memory", str(ROWS.index(row)), side]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    if done.returncode:
+        raise SystemExit(f"{row.name} with {side} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(row: Row, budget: float) -> dict[str, Any]:
+    """A row as a record."""
+    exact = Case(row, torch.float64, n=300, test=32)
+    ours = exact.fit("basinet")
+    in_double = {side: differences(exact, ours, exact.fit(side)) for side in SIDES[1:]}
+    agree(row, in_double, lambda what: TIGHT)
+    seconds, in_single = timed(Case(row), budget)
+    agree(row, in_single, lambda what: LOOSE[what])
+    peak = {side: apart(row, side) for side in SIDES}
+    record = {"bench": "laplace", "device": "cpu", "where": row.where, "structure": row.structure}
+    record |= {"widths": row.widths, "n": row.n, "test": row.test, "threads": torch.get_num_threads()}
+    record |= {"difference_double": in_double, "difference_single": in_single}
+    record["epoch"] = epoch = statistics.median(seconds["epoch"]["fit"])
+    for what, target in (("fit", row.fit), ("predict", row.predict)):
+        median = {side: statistics.median(seconds[side][what]) for side in SIDES}
+        faster = {side: median[side] / median["basinet"] for side in SIDES[1:]}
+        faster["faster"] = min(faster.values())
+        record[what] = {
+            "seconds": median,
+            "repeats": {side: len(seconds[side][what]) for side in SIDES},
+            "epochs": {side: x / epoch for side, x in median.items()},
+            "times_faster": faster,
+            "target": None if target is None else {"than": target[0], "times": target[1]},
+            "met": target is None or faster[target[0]] >= target[1],
+            "bytes": {side: peak[side][what] for side in SIDES},
+        }
+    named = {name: version(name) for name in ("laplace-torch", "curvlinops-for-pytorch", "backpack-for-pytorch")}
+    ours_and_torch = {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return record | {"versions": ours_and_torch | named}
+
+
+def show(row: Row, record: dict[str, Any]) -> None:
+    """Prints a row."""
+    far = [max(x[what] for x in record["difference_double"].values()) for what in LOOSE]
+    near = [max(x[what] for x in record["difference_single"].values()) for what in LOOSE]
+    print(f"{row.name}, MLP {'-'.join(map(str, row.widths))}, N={row.n:,}: largest difference of ", end="")
+    print("covariance, outputs' covariance, probabilities: ", end="")
+    print(f"{', '.join(f'{x:.0e}' for x in far)} in double, {', '.join(f'{x:.0e}' for x in near)} in single")
+    for what in ("fit", "predict"):
+        found = record[what]
+        print(f"  {what:8}", end="")
+        for side in SIDES:
+            text = f"{side} {found['epochs'][side]:.3g} epochs, {found['bytes'][side] / 2**20:.3g} MiB"
+            print(text + ("" if side == "basinet" else f" ({found['times_faster'][side]:.2g}x)"), end="; ")
+        target = found["target"]
+        said = "" if target is None else f"target {target['times']:g}x {target['than']}: "
+        print(said + ("" if target is None else "met" if found["met"] else "MISSED"), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--budget", type=float, default=3.0, help="seconds a side may take in a row, after one turn")
+    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    if options.memory:
+        print(json.dumps(memory(ROWS[int(options.memory[0])], options.memory[1])))
+        return
+    for row in ROWS:
+        if options.rows not in row.name:
+            continue
+        record = measure(row, options.budget)
+        show(row, record)
+        if options.out is not None:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            with options.out.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""`advise`: from facts about network, data and budget to two recipes, with reasons and what they will cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from torch import nn
+
+from ..cost import Cost, Meter
+from ..data import Data, Stream, some
+from ..engine import Engine, Method
+from ..engine.memory import readable
+from ..engine.method import plan_of
+from ..posterior import Posterior
+from ..problem import Problem
+from ..problem.likelihoods import ClassLikelihood, Gaussian
+from ..problem.priors import Normal
+from .evidence import TEMPERATURE, Evidence
+from .rules import RULES, Facts, Rule
+
+COUNT = 2  # recipes that are recommended
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent; None: as much as it takes."""
+
+    seconds: float | None = None  # of fitting, on this machine
+    steps: int | None = None  # training steps of one network, over all members
+    passes: int | None = None  # forward passes of the network that one prediction may take
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None and not (isinstance(value, (int, float)) and value > 0):
+                raise ValueError(f"expected a budget of {f.name} above 0, or None, got {value!r}")
+        if self.passes is not None and self.passes < 1:
+            raise ValueError(f"expected at least 1 pass a prediction, got {self.passes}")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A recipe to take: `bn.fit(advice.method, problem, data, val=val, members=advice.members)`, with `start=` where it
+    is around what was given."""
+
+    label: str
+    method: Method
+    members: int
+    around_start: bool  # fit it with start=
+    reasons: tuple[Evidence, ...]
+    cost: Cost
+    steps: int  # training steps of one network, over all members
+    passes: float  # forward passes a prediction, or work like it
+
+    @property
+    def then(self) -> str:
+        """What to do with the posterior afterwards, in code; empty: nothing."""
+        return "bn.temper(posterior, val)" if TEMPERATURE in self.reasons else ""
+
+    def __str__(self) -> str:
+        seconds = self.cost.fit_seconds
+        time = "" if seconds is None else f", {seconds:,.2g} s"
+        memory = f"{readable(self.cost.fit_bytes)} at once"
+        spent = f"{self.steps:,} training steps{time}, {memory}, {self.passes:,.3g} passes a prediction"
+        what = f"{self.label}: {self.method}, members={self.members}{', start=...' if self.around_start else ''}"
+        then = [f"  then: {self.then}"] if self.then else []
+        return "\n".join([what, f"  cost: {spent}", *then, *(f"  because: {reason}" for reason in self.reasons)])
+
+
+def advise(
+    problem: Problem,
+    data: Data | Stream,
+    budget: Budget | float | None = None,
+    *,
+    val: Data | Stream | None = None,
+    start: Posterior | None = None,
+    engine: Engine | None = None,
+) -> list[Advice]:
+    """Two recipes for a problem within a budget (a number: seconds of fitting), the first to be preferred.
+
+    Each has its reasons, every one with the record or the check of theory it rests on, and what it will cost. The facts
+    are few and the data sets they come from fewer: compare the two on validation data of your own. `start` is a
+    posterior to start from, `bn.Posterior.of(module, problem)` of a trained network.
+    """
+    budget = budget if isinstance(budget, Budget) else Budget(seconds=budget)
+    facts = facts_of(problem, data, val, start, budget)
+    meters = {
+        around: Meter(problem, data, val=val, start=start if around else None, engine=engine)
+        for around in (False, True)
+    }
+    found: list[Advice] = []
+    tried: list[str] = []
+    for rule in RULES:
+        if rule.applies(facts) and (advice := _within(rule, facts, budget, meters[rule.start], tried)) is not None:
+            found.append(advice)
+        if len(found) == COUNT:
+            break
+    if not found:
+        raise ValueError(f"nothing fits into {budget}: {'; '.join(tried)}")
+    return found
+
+
+def facts_of(
+    problem: Problem, data: Data | Stream, val: Data | Stream | None, start: Posterior | None, budget: Budget
+) -> Facts:
+    """What the rules ask about."""
+    modules = list(problem.network.module.modules())
+    return Facts(
+        n=data.n,
+        classes=int(some(data).targets.max()) + 1 if isinstance(problem.likelihood, ClassLikelihood) else None,
+        real=isinstance(problem.likelihood, Gaussian),
+        normal_prior=isinstance(problem.prior, Normal),
+        norms=bool(problem.network.norms),
+        dropout=any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in modules),
+        started=start is not None,
+        val=val is not None,
+        passes=budget.passes,
+    )
+
+
+def _within(rule: Rule, facts: Facts, budget: Budget, meter: Meter, tried: list[str]) -> Advice | None:
+    """The rule's recipe with as many members as the budget allows; None, and why, where it allows none."""
+    method = rule.recipe(facts)
+    why = ""
+    for members in rule.sizes:
+        cost = meter(method, members)
+        passes = members * cost.passes
+        steps = members * sum(plan_of(stage, facts.n).steps for stage in meter.chain(method))
+        over = [
+            f"{passes:,.3g} passes a prediction" if not facts.may_take(math.ceil(passes)) else "",
+            f"{steps:,} training steps" if budget.steps is not None and steps > budget.steps else "",
+            f"{readable(cost.fit_bytes)} of memory" if not cost.fits else "",
+            f"{cost.fit_seconds:,.3g} s"
+            if budget.seconds is not None and (cost.fit_seconds or 0) > budget.seconds
+            else "",
+        ]
+        why = ", ".join(x for x in over if x)
+        if not why:
+            return Advice(rule.label, method, members, rule.start, rule.reasons(facts), cost, steps, passes)
+    tried.append(f"{rule.label} takes {why}")
+    return None

@@ -1,0 +1,175 @@
+"""Commands that tell before anything is done: what methods cost, and which to take."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from .app import app
+from .console import PLAIN, clear_errors, out, warn
+from .words import (
+    Device,
+    Kind,
+    Missing,
+    Network,
+    Target,
+    make_engine,
+    make_recipe,
+    make_rules,
+    user_network,
+)
+
+if TYPE_CHECKING:
+    from ..cost import Cost
+    from ..data import Splits
+    from ..engine import Method
+
+Where = Annotated[str, typer.Argument(help="A file with --target, a built-in set, or with --folder an image set.")]
+Folder = Annotated[Path | None, typer.Option(help="Where the files of an image set are.")]
+
+
+@app.command()
+def cost(
+    data: Where = "digits",
+    target: Target = None,
+    method: Annotated[
+        str | None, typer.Option(help="The method, of which all structures are shown. Default: each method as it is.")
+    ] = None,
+    members: Annotated[int, typer.Option(min=1, help="Size of the ensemble.")] = 10,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE, a hyperparameter of the method; repeat for several.")
+    ] = None,
+    folder: Folder = None,
+    model: Network = None,
+    kind: Kind = None,
+    missing: Missing = "refuse",
+    device: Device = None,
+) -> None:
+    """Tell memory and time of fitting and predicting, before anything large is made, and what would be refused.
+
+    Memory follows from shapes; seconds are those of a few steps and passes that are timed here, scaled to what the
+    recipe plans. Predicting is of the test part.
+    """
+    from ..compare import default_problem
+    from ..cost import Meter
+    from ..engine.memory import readable
+    from ..methods import discover
+
+    with clear_errors():
+        engine = make_engine(device)
+        splits = _splits(data, target, folder, kind, missing)
+        problem = default_problem(splits, None if model is None else user_network(model))
+        if method is None and setting:
+            raise ValueError("expected --method with --set: settings are those of one method")
+        recipes = _rows(None if method is None else make_recipe(method, setting or ()))
+        if method is None:
+            recipes = {name: cls() for name, cls in discover().items() if cls.__module__.startswith("basinet.")}
+        meter = Meter(problem, splits.train, val=splits.val, inputs=splits.test.n, engine=engine)
+        found = {name: meter(recipe, members) for name, recipe in recipes.items()}
+        first = next(iter(found.values()))
+        out.print(
+            f"{splits.name}: {first.parameters:,} parameters, {splits.train.n:,} training examples, {members} "
+            f"member{'s' if members > 1 else ''}; {readable(first.free_bytes)} may be used",
+            **PLAIN,
+        )
+        shown = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        for head in ("recipe", "fit", "", "kept", f"predict {splits.test.n:,}", "", "verdict"):
+            shown.add_column(head, justify="left" if head in ("recipe", "verdict") else "right", no_wrap=True)
+        for name, c in found.items():
+            sizes = [readable(x) for x in (c.fit_bytes, c.kept_bytes, c.predict_bytes)]
+            fit, predict = (_time(x) for x in (c.fit_seconds, c.predict_seconds))
+            shown.add_row(escape(name), sizes[0], fit, sizes[1], sizes[2], predict, "fits" if c.fits else "refused")
+        out.print(shown)
+        for name, c in found.items():
+            if not c.fits:
+                out.print(f"{name} is refused: {_other(c)}", **PLAIN)
+        out.print("Estimates. Fit: the most memory at once, and time, base recipes included.", highlight=False)
+        for line in dict.fromkeys(x for c in found.values() for x in c.basis.split("; ") if x and method):
+            out.print(f"  {line}", **PLAIN)
+
+
+@app.command()
+def advise(
+    data: Where = "digits",
+    target: Target = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds that fitting may take here. Default: any.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps of one network that all members may take. Default: any.")
+    ] = None,
+    passes: Annotated[
+        int | None, typer.Option(help="Forward passes of the network that a prediction may take. Default: any.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="A safetensors file with weights of the network, trained before.")
+    ] = None,
+    folder: Folder = None,
+    model: Network = None,
+    kind: Kind = None,
+    missing: Missing = "refuse",
+    device: Device = None,
+) -> None:
+    """Recommend two recipes within a budget, with reasons that can be looked up and what they will cost."""
+    from ..advice import Budget
+    from ..advice import advise as two
+    from ..compare import default_problem
+    from ..networks import with_weights
+    from ..posterior import Posterior
+
+    with clear_errors():
+        engine, budget = make_engine(device), Budget(seconds, steps, passes)
+        splits = _splits(data, target, folder, kind, missing)
+        problem = default_problem(splits, None if model is None else user_network(model))
+        start = None
+        if weights is not None:
+            start = Posterior.of(with_weights(copy.deepcopy(problem.network.module), weights), problem)
+        found = two(problem, splits.train, budget, val=splits.val, start=start, engine=engine)
+        for number, advice in enumerate(found, 1):
+            out.print(f"{number}. {advice}", **PLAIN)
+            out.print()
+        out.print("The records are few: compare the two on data of your own before you rely on either.", **PLAIN)
+
+
+def _splits(data: str, target: str | None, folder: Path | None, kind: str | None, missing: str) -> Splits:
+    """A built-in set, or a file."""
+    from ..compare.api import is_file, target_name
+    from ..data import datasets, load_table
+
+    if not is_file(data, target):
+        return datasets.load(data, folder=folder)
+    goal = target_name(Path(data), target)
+    return load_table(data, goal, make_rules(kind, missing, "refuse", None, None, None), say=warn)[0]
+
+
+def _rows(recipe: Method | None) -> dict[str, Method]:
+    """All structures of a recipe, by what they differ in; itself first."""
+    from ..engine.room import words
+
+    if recipe is None:
+        return {}
+    return {f"{type(recipe).__name__} as given": recipe} | {
+        words(recipe, x): x for x in recipe.variants() if x != recipe
+    }
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def _other(found: Cost) -> str:
+    """What to take in place of what does not fit."""
+    from ..engine.room import words
+
+    if found.instead is None:
+        return "no other structure of it fits"
+    return f"{words(found.method, found.instead)} fits"

@@ -1,0 +1,261 @@
+"""What a recipe costs in memory and time, before anything large is made.
+
+Bytes follow from shapes, the state of a method, a pass of a few examples, and what the method says of its posterior
+(`Method.demand`). Seconds are those of a few steps and passes, timed and scaled: as many as the recipe plans. Against
+measured peaks, bytes were right within a factor of two from 64 MiB on; seconds are a guide, since machines are shared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import torch
+
+from .core.demand import Widths
+from .core.noise import Noise
+from .core.recipe import expand
+from .core.tree import Point, leaves, nbytes, size, take, tree_map
+from .data import Data, Stream, some
+from .engine import Engine, Member, Method
+from .engine.memory import SHARE, free_bytes
+from .engine.method import name_of, plan_of, via_of
+from .engine.room import Room, instead, room
+from .fit import KEEP, check_arguments, check_needs, in_batches
+from .methods.map import MAP
+from .posterior import Posterior
+from .problem import Problem
+
+INPUTS = 1000  # that are predicted, where no number is given
+FEW = 11  # inputs on which widths are told: a number that axes of weights are seldom multiples of
+TIMED = 32  # inputs of a pass that is timed
+ENOUGH = 0.05  # seconds after which a pass has been timed long enough
+SIDE = 512  # of the matrices whose product tells how fast linear algebra is
+CHUNK = 2 * 2**20  # bytes of the widest activation of the inputs that run at once
+LIVE = 8  # activations that are held at once
+TANGENTS = 8  # times as many where derivatives go with them
+SETS = 4  # of all outputs: themselves, log-probabilities, probabilities, and a part of them in double precision
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of fitting a recipe and predicting with what it gives. All are estimates, and the data are not counted."""
+
+    method: Method
+    members: int
+    parameters: int  # of one network
+    fit_bytes: int  # the most that is held at once while fitting, base recipes included
+    kept_bytes: int  # of the posterior
+    predict_bytes: int  # beside the posterior, while predicting
+    inputs: int  # that are predicted
+    free_bytes: int  # that may be used: four fifths of what is free, or what the engine was given
+    fit_seconds: float | None  # None: not timed, since it does not fit
+    predict_seconds: float | None
+    passes: float  # forward passes that a member takes to predict an input, or work like it
+    instead: Method | None = None  # where it does not fit: the structure behind it that does
+    basis: str = ""  # what the seconds are based on
+
+    @property
+    def fits(self) -> bool:
+        """Whether fitting and predicting stay within what may be used."""
+        return max(self.fit_bytes, self.kept_bytes + self.predict_bytes) <= self.free_bytes
+
+
+def cost(
+    method: Method,
+    problem: Problem,
+    data: Data | Stream | None = None,
+    members: int = 1,
+    *,
+    val: Data | Stream | None = None,
+    start: Posterior | None = None,
+    inputs: int = INPUTS,
+    engine: Engine | None = None,
+    timed: bool = True,
+) -> Cost:
+    """Memory and time of `bn.fit(method, problem, data, members=members)` and of predicting `inputs` inputs.
+
+    Nothing is fitted: a few steps and passes are run to time them, unless `timed` is False. `start` is a posterior to
+    start from: what gave it is then not counted.
+    """
+    return Meter(problem, data, val=val, start=start, inputs=inputs, engine=engine, timed=timed)(method, members)
+
+
+class Meter:
+    """Tells the cost of many recipes on one problem: what they have in common is measured once."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        data: Data | Stream | None,
+        *,
+        val: Data | Stream | None = None,
+        start: Posterior | None = None,
+        inputs: int = INPUTS,
+        engine: Engine | None = None,
+        timed: bool = True,
+    ) -> None:
+        if inputs < 1:
+            raise ValueError(f"expected at least 1 input to predict, got {inputs}")
+        if data is None and val is None:
+            raise ValueError("expected data to tell the cost from: pass data=, or val= for a method that needs no more")
+        self.problem, self.start, self.inputs, self.timed = problem, start, inputs, timed
+        self.engine = engine or Engine()
+        self.point = self.engine.move(problem.init(Noise.seed(0)) if start is None else start.points()[0])
+        place, dtype = self.engine.place, leaves(self.point.params)[0].dtype
+        self.data, self.val = (None if x is None else x.to(place, dtype) for x in (data, val))
+        self.free = int(SHARE * free_bytes(place)) if self.engine.memory is None else self.engine.memory
+        self._stages: dict[tuple[Method, int], _Stage] = {}
+        self._rate: float | None = None
+        self._forward: float | None = None
+
+    def __call__(self, method: Method, members: int = 1) -> Cost:
+        """The cost of a recipe."""
+        check_arguments(method, self.problem, self.data, self.val, members, self.start)
+        if len(expand(method)) > 1:
+            raise ValueError(f"expected a plain recipe, got one with lists, {method}: ask for the cost of each")
+        stages = [self._stage(stage, members) for stage in self.chain(method)]
+        last = stages[-1]
+        inputs = self._refreshed(method, last)  # that the posterior keeps
+        row = nbytes(take(self._look.inputs, slice(0, 1)))
+        kept = last.room.kept + inputs * row
+        peak = max(stage.peak for stage in stages) + inputs * row
+        held = self._held(method, last, members)
+        fits = max(peak, kept + held) <= self.free
+        other = None if fits else instead(method, *last.of, self.data, self.val, members, self.free)
+        demand, seconds = last.room.demand, [stage.seconds for stage in stages]
+        passes = members * (demand.forwards * self.inputs + demand.draws * inputs)
+        timed = fits and self.timed and None not in seconds
+        return Cost(
+            method=method,
+            members=members,
+            parameters=size(self.point.params),
+            fit_bytes=peak,
+            kept_bytes=kept,
+            predict_bytes=held,
+            inputs=self.inputs,
+            free_bytes=self.free,
+            fit_seconds=sum(s or 0.0 for s in seconds) if timed else None,
+            predict_seconds=passes * self._pass(*last.of) if timed else None,
+            passes=demand.forwards,
+            instead=None if other is None else other[0],
+            basis="; ".join(stage.basis for stage in stages if stage.basis) if timed else "",
+        )
+
+    @property
+    def _look(self) -> Data:
+        """Examples to look at."""
+        given = self.data if self.data is not None else self.val
+        assert given is not None
+        return some(given)
+
+    def chain(self, method: Method) -> list[Method]:
+        """The recipe and those that come before it, the first one first."""
+        if self.start is not None or not any(f.name == "base" for f in fields(method)):
+            return [method]
+        return [*self.chain(getattr(method, "base", None) or MAP()), method]
+
+    def _stage(self, method: Method, members: int) -> _Stage:
+        """One recipe of a chain, without those before it."""
+        if (method, members) in self._stages:
+            return self._stages[method, members]
+        check_needs(method, self.data, self.val)
+        if isinstance(self.data, Stream):
+            method = in_batches(method, self.data)
+        problem = method.adapt(self.problem)
+        point = self.point if self.start is not None else self.engine.move(problem.init(Noise.seed(0)))
+        found = room(method, problem, point, self.data, self.val, members)
+        steps = plan_of(method, 0 if self.data is None else self.data.n).steps
+        at_once = max(1, min(members, self.free // max(found.each, 1)))
+        stage = _Stage((problem, point), found, found.peak(at_once), None, "")
+        if stage.peak <= self.free and self.timed:
+            stage = self._timed(stage, method, members, steps)
+        self._stages[method, members] = stage
+        return stage
+
+    def _timed(self, stage: _Stage, method: Method, members: int, steps: int) -> _Stage:
+        """The stage with its seconds: of steps at the pace of a few of them, of passes and products likewise."""
+        (problem, point), demand, told = stage.of, stage.room.demand, []
+        seconds, peak = 0.0, stage.room.peak()
+        if steps and self.data is not None:
+            noises = [Noise.seed(0).split("fit").split(0).split(k) for k in range(members)]
+            keys, who = torch.stack([noise.key for noise in noises]), [Member(0, k) for k in range(members)]
+            engine = self.engine  # compiling would take longer than all else here: the pace is that of eager steps
+            if engine.place.type == "cpu" and engine.compile is None:
+                engine = replace(engine, compile=False)
+            pace = engine.pace(method, problem, self.data, who, lambda i, attempt: point, keys)
+            seconds, peak = pace.seconds, stage.room.peak(pace.at_once)
+            told.append(f"{name_of(method)}: a few steps of {members}, {pace.plan.strategy}, times {steps:,}")
+        if demand.passes or demand.flops:
+            seconds += members * (demand.passes * self._pass(problem, point) + demand.flops / self._flops())
+            told.append(f"{name_of(method)}: {demand.passes:,.0f} passes of an example and {demand.flops:.2g} flops")
+        return stage._replace(peak=peak, seconds=seconds, basis="; ".join(told))
+
+    def _refreshed(self, method: Method, stage: _Stage) -> int:
+        """Inputs that the posterior keeps, on which norm statistics are recomputed for each draw."""
+        if method.norm != "refresh" or not stage.of[0].network.norms or self.data is None:
+            return 0
+        return min(KEEP, self.data.n)
+
+    def _held(self, method: Method, stage: _Stage, members: int) -> int:
+        """Bytes beside the posterior while predicting: all outputs, a draw of the weights, and activations."""
+        problem, point = stage.of
+        rows = take(self._look.inputs, slice(0, FEW))
+        count = len(leaves(rows)[0])
+        with torch.no_grad(), Widths(count) as widths:
+            outputs = problem.outputs(point.params, point.buffers, rows)[0]
+        width = widths.widest // count
+        chunk = max(width, min(CHUNK, self.inputs * width)) * LIVE * (1 if via_of(method) == "sample" else TANGENTS)
+        sets = members * stage.room.demand.draws * self.inputs
+        return sets * SETS * nbytes(outputs) // count + SETS * nbytes(point) + chunk
+
+    def _pass(self, problem: Problem, point: Point) -> float:
+        """Seconds of a forward pass of one example, among others."""
+        if problem is self.problem and self._forward is not None:
+            return self._forward
+        rows = tree_map(lambda x: x[:TIMED], self._look.inputs)
+
+        def run() -> None:
+            with torch.no_grad():
+                problem.outputs(point.params, point.buffers, rows)
+
+        found = _seconds(run, self.engine.place) / len(leaves(rows)[0])
+        if problem is self.problem:
+            self._forward = found
+        return found
+
+    def _flops(self) -> float:
+        """Operations a second of products of matrices in double precision."""
+        if self._rate is None:
+            a = torch.eye(SIDE, dtype=torch.float64, device=self.engine.place)
+            self._rate = 2 * SIDE**3 / _seconds(lambda: a @ a, self.engine.place)
+        return self._rate
+
+
+class _Stage(NamedTuple):
+    """A recipe of a chain."""
+
+    of: tuple[Problem, Point]  # the problem as the recipe sees it, and where it starts
+    room: Room
+    peak: int  # bytes
+    seconds: float | None
+    basis: str
+
+
+def _seconds(run: Callable[[], object], device: torch.device) -> float:
+    """What a call takes: the mean of as many as take long enough, after one."""
+    run()
+    _wait(device)
+    began, count = time.perf_counter(), 0
+    while count == 0 or time.perf_counter() - began < ENOUGH:
+        run()
+        _wait(device)
+        count += 1
+    return (time.perf_counter() - began) / count
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,101 @@
+"""Whether a recipe fits in memory, from what it asks for, and which other structure of it does where it does not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ..core.demand import Demand
+from ..core.recipe import flat
+from ..core.tree import Point
+from ..data import Data, Stream, some
+from ..problem import Problem
+from .memory import SHARE, free_bytes, member_bytes, readable
+from .method import Method, name_of, plan_of
+
+
+class Room(NamedTuple):
+    """What some members of a recipe take, in bytes."""
+
+    demand: Demand  # of a member
+    each: int  # of a member in training; 0 where it makes no steps
+    kept: int  # of all members, when they are done
+
+    def peak(self, at_once: int = 1) -> int:
+        """The most that is held while so many train at once. In the end all families are there, and stacked again."""
+        return max(at_once * self.each + self.kept, self.demand.finish + self.kept, 2 * self.kept)
+
+
+def room(
+    method: Method,
+    problem: Problem,
+    point: Point,
+    data: Data | Stream | None,
+    val: Data | Stream | None,
+    members: int,
+) -> Room:
+    """What members of a recipe take. `problem` is as the recipe adapts it; `point` and data are where they will be."""
+    demand = method.demand(point, problem, data, val)
+    schedule = plan_of(method, 0 if data is None else data.n)
+    each = 0 if data is None or not schedule.steps else member_bytes(method, problem, point, some(data), schedule)
+    return Room(demand, each, members * demand.kept)
+
+
+def instead(
+    method: Method,
+    problem: Problem,
+    point: Point,
+    data: Data | Stream | None,
+    val: Data | Stream | None,
+    members: int,
+    most: int,
+) -> tuple[Method, int] | None:
+    """The first variant behind a recipe that takes less than it and at most so many bytes, and what it takes."""
+    listed = list(method.variants())
+    behind = listed[listed.index(method) + 1 :] if method in listed else listed
+    own = room(method, problem, point, data, val, members).peak()
+    for other in behind:
+        takes = room(other, problem, point, data, val, members).peak()
+        if takes < own and takes <= most:
+            return other, takes
+    return None
+
+
+def refuse_what_does_not_fit(
+    method: Method,
+    problem: Problem,
+    point: Point,
+    data: Data | Stream | None,
+    val: Data | Stream | None,
+    members: int,
+    memory: int | None,
+    device: torch.device,
+) -> None:
+    """Raises MemoryError with numbers, and the structure that fits, where finishing a member or keeping all would not.
+
+    What training takes is for the engine to cut into groups, or to refuse. `memory` is what a member may take; all of
+    them together may take what is free.
+    """
+    free = int(SHARE * free_bytes(device))
+    found, most = room(method, problem, point, data, val, members), free if memory is None else memory
+    alone = found.demand.finish + found.demand.kept
+    if alone <= most and 2 * found.kept <= free:
+        return
+    what, needed, limit = found.demand.what or name_of(method), alone, most
+    if alone <= most:
+        what, needed, limit = f"{name_of(method)} of {members:,} members, kept and stacked,", 2 * found.kept, free
+    other = instead(method, problem, point, data, val, members, min(most, free))
+    fewer = free // (2 * found.demand.kept)
+    advice = [f"{words(method, other[0])} takes about {readable(other[1])}"] if other else []
+    if alone <= most and 0 < fewer < members:
+        advice.append(f"members={fewer:,} fit")
+    told = ", or ".join(advice) or "take a smaller network, or fewer of its parameters where the method has where="
+    raise MemoryError(f"{what} takes about {readable(needed)}, and {readable(limit)} may be used: {told}")
+
+
+def words(method: Method, other: Method) -> str:
+    """In what a recipe differs from another, as it is written: structure='kronecker'."""
+    own = dict(flat(method))
+    changed = [f"{'.'.join(p)}={v!r}" for p, v in flat(other) if p not in own or own[p] != v]
+    return ", ".join(changed) or name_of(other)
