@@ -1,6 +1,6 @@
 """Trains members: many at once, or one after another, with the same result."""
 
-from ..core.demand import Demand
+from ..core.demand import Demand, Predicting
 from .coupled import Lift
 from .engine import Engine
 from .group import Event, Member
@@ -18,6 +18,7 @@ __all__ = [
     "Lift",
     "Member",
     "Method",
+    "Predicting",
     "Schedule",
     "Tuned",
 ]
