@@ -185,6 +185,7 @@ def repulsion() -> None:
         ("FoRDE", bn.FoRDE, {}),
     )
     descent = bn.optim.Adam(lr=bn.optim.Cosine(peak=0.01))
+    engine = bn.Engine(compile=False)  # small networks: compiling twelve of them takes longer
     line, classes = bn.data.toys.gaps(60), bn.data.toys.gaussians(100)
     edge = torch.linspace(-6, 6, 81)
     plane = torch.cartesian_prod(edge, edge)
@@ -194,14 +195,14 @@ def repulsion() -> None:
         recipe = method(epochs=1500, batch_size=None, optimizer=descent, **options)
         net = lambda: bn.networks.MLP(1, 1, hidden=(50,), activation=torch.nn.Tanh)  # noqa: E731
         problem = bn.Problem(net, bn.likelihoods.Gaussian(noise=0.05))
-        predictive = bn.fit(recipe, problem, line, members=10).predict(x)
+        predictive = bn.fit(recipe, problem, line, members=10, engine=engine).predict(x)
         mean, spread = predictive.mean[:, 0], 2 * predictive.epistemic[:, 0].sqrt()
         above.fill_between(x[:, 0], mean - spread, mean + spread, color=BLUE, alpha=0.25, lw=0)
         above.plot(x[:, 0], mean, color=BLUE, lw=1.2)
         above.plot(line.inputs[:, 0], line.targets[:, 0], ".", color=ORANGE, ms=3)
         above.set(title=title, ylim=(-3, 3))
         problem = bn.Problem(lambda: bn.networks.MLP(2, 5, hidden=(50,)), bn.likelihoods.Categorical())
-        doubt = bn.fit(recipe, problem, classes, members=10).predict(plane).epistemic
+        doubt = bn.fit(recipe, problem, classes, members=10, engine=engine).predict(plane).epistemic
         below.pcolormesh(edge, edge, doubt.reshape(81, 81).T, cmap="Blues", vmin=0, vmax=0.7, rasterized=True)
         below.plot(*classes.inputs.T, ".", color=ORANGE, ms=2)
         below.set(aspect="equal")

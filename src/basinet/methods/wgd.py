@@ -49,7 +49,7 @@ class WGD(CoupledMethod):
     layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
     extra: int = 0  # inputs added to the batch's for space "function", drawn at each step: normal, with its mean
     reach: float = 2.0  # standard deviation of extra inputs, in those of the batch, feature by feature
-    prior_draws: int | None = None  # networks a step that give the prior of space "function"; 0: weights keep theirs
+    prior_draws: int | None = None  # prior draws a step for space "function"; None: one a member; 0: prior on weights
     estimate: str = "kde"  # of the members' score: kde (kernel density), sge (Stein), ssge (spectral Stein)
     ridge: float = RIDGE  # eta, added to the kernel's diagonal by sge and ssge
     kernel: str = "rbf"  # between members: rbf, imq (inverse multiquadric), or linear (not for kde)
