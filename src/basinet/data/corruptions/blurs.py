@@ -20,8 +20,8 @@ def defocus(x: Tensor, noise: Noise, radius: float, smooth: float) -> Tensor:
 def glass(x: Tensor, noise: Noise, sigma: float, reach: float, times: int) -> Tensor:
     """Between two Gaussian blurs, every pixel takes the colour of one nearby, `times` over.
 
-    It lies from `reach` above to `reach` - 1 below, and as far to the sides: for a reach of 1, as in the table, that is
-    what the published sets do, whose swap of two pixels overwrites the one before it is read.
+    It lies from `reach` above to `reach` - 1 below, and as far to the sides: with a reach of 1, as in the table, one
+    pixel in four stays. All take their colour at once, from the image as it was before the pass.
     """
     reach = round(reach * pixels(x))
     height, width = x.shape[-2:]
