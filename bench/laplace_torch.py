@@ -291,7 +291,7 @@ def apart(row: Row, side: str) -> dict[str, int]:
 
 def measure(row: Row, budget: float) -> dict[str, Any]:
     """A row as a record."""
-    exact = Case(row, torch.float64, n=300, test=32)
+    exact = Case(row, torch.float64, n=260, test=32)
     ours = exact.fit("basinet")
     in_double = {side: differences(exact, ours, exact.fit(side)) for side in SIDES[1:]}
     agree(row, in_double, lambda what: TIGHT)
@@ -342,7 +342,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
-    parser.add_argument("--budget", type=float, default=3.0, help="seconds a side may take in a row, after one turn")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds a side may take in a row, after one turn")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
