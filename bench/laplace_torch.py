@@ -6,7 +6,7 @@ An environment of its own holds both (torch is named with its version, because a
     .venv-laplace/bin/python -m pip install -c constraints.txt torch==2.13.0
     .venv-laplace/bin/python -m pip install -c constraints.txt laplace-torch==0.3 backpack-for-pytorch==1.7.1 -e .
     .venv-laplace/bin/python -m pip uninstall -y torchvision          (comes along, is not used, may not fit this torch)
-    .venv-laplace/bin/python bench/laplace_torch.py --out results/bench-laplace.jsonl       (four minutes on two cores)
+    .venv-laplace/bin/python bench/laplace_torch.py --out results/bench-laplace.jsonl      (some minutes on two cores)
 
 Conventions that match without being asked: GGN of the summed loss, one prior precision, KFAC-expand with biases apart,
 A over N; probit at the variances of the linear function. Where numbers do not agree to the tolerances below, the run
@@ -257,7 +257,7 @@ def _seconds(run: Callable[..., Any], *args: Any) -> tuple[float, Any]:
 
 def memory(row: Row, side: str) -> dict[str, int]:
     """Bytes that fit and predict take at most; for a process of its own."""
-    few = Case(row, n=300, test=16)
+    few = Case(row, n=64, test=8)
     few.predict(few.fit(side))  # libraries load what they need
     case = Case(row)
     before = _settle()
@@ -291,7 +291,7 @@ def apart(row: Row, side: str) -> dict[str, int]:
 
 def measure(row: Row, budget: float) -> dict[str, Any]:
     """A row as a record."""
-    exact = Case(row, torch.float64, n=300, test=32)
+    exact = Case(row, torch.float64, n=260, test=32)
     ours = exact.fit("basinet")
     in_double = {side: differences(exact, ours, exact.fit(side)) for side in SIDES[1:]}
     agree(row, in_double, lambda what: TIGHT)
@@ -342,7 +342,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
-    parser.add_argument("--budget", type=float, default=3.0, help="seconds a side may take in a row, after one turn")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds a side may take in a row, after one turn")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
