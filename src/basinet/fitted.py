@@ -22,6 +22,7 @@ from .pool import FileError, decode, encode, fingerprint, read_json, write_json
 from .posterior import Posterior
 from .problem import Problem
 from .problem.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from .problem.priors import Normal
 from .saving import MANIFEST, load
 from .scoring import BUDGET
 
@@ -34,14 +35,19 @@ Kind = Literal["classes", "labels", "real"]
 
 
 def problem_for(inputs: int, outputs: int, kind: Kind, make: Maker | None = None) -> Problem:
-    """A network, likelihood and prior for so many inputs and outputs and targets of that kind."""
+    """A network, likelihood and prior for so many inputs and outputs and targets of that kind.
+
+    Weights have prior scale 1; for real numbers 1 / sqrt(fan-in), since with a wider one the network fits the noise of a
+    small table, and the learned noise follows it to nothing.
+    """
     make = make or default_network(kind)
     likelihoods: dict[Kind, Likelihood] = {
         "classes": Categorical(),
         "labels": Bernoulli(),
         "real": Gaussian(noise=0.5, learned=True),
     }
-    return Problem(lambda: make(inputs, outputs), likelihoods[kind])
+    prior = Normal(scale="lecun") if kind == "real" else Normal(scale=1.0)
+    return Problem(lambda: make(inputs, outputs), likelihoods[kind], prior)
 
 
 def default_network(kind: Kind) -> Maker:

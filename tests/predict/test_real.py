@@ -230,3 +230,9 @@ def test_the_torch_distribution_agrees(shape):
         torch.testing.assert_close(distribution.log_prob(y).reshape(5), predictive.log_prob(y))
     known = RealPredictive(predictive.outputs, Gaussian(noise=0.3))
     torch.testing.assert_close(known.to_distribution().variance, known.variance)
+
+
+def test_probabilities_below_a_value_stay_within_zero_and_one():
+    for members in range(1, 60):
+        predictive = RealPredictive(torch.zeros(members, 7, 1, 1), Gaussian(noise=0.1))
+        assert float(predictive.cdf(torch.full((1, 1), 9.0))) <= 1.0

@@ -67,7 +67,7 @@ class NumberPredictive(Predictive):
     @final
     def cdf(self, values: Tensor) -> Tensor:
         """P(target <= value) elementwise, for values (B, *event)."""
-        return weighted(self.mass, self.components.cdf(self.aligned(values)))
+        return weighted(self.mass, self.components.cdf(self.aligned(values))).clamp(0, 1)  # sums of weights are rounded
 
     @final
     def quantile(self, q: float) -> Tensor:
