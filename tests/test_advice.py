@@ -213,7 +213,7 @@ def test_a_budget_is_positive(wrong):
 
 
 def test_advice_needs_data():
-    with pytest.raises(TypeError, match="expected data as bn.Data"):
+    with pytest.raises(TypeError, match="expected data as bn"):
         bn.advise(problem(), None)
 
 
