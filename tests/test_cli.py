@@ -51,7 +51,7 @@ def test_compare_prints_a_table_and_leaves_records_and_a_pool(tmp_path):
         "deep ensemble",
         "mixture of Laplaces",
         "reference",
-        "n = 36",
+        "n = 35",
     ):
         assert word in result.output
     assert max(map(len, result.stdout.splitlines())) <= 120 and "…" not in result.stdout

@@ -213,7 +213,7 @@ def _residuals(probs: Tensor, targets: Tensor, label: Tensor, labels: int, bins:
     sums = torch.zeros(labels * bins * classes, dtype=torch.float64, device=probs.device)
     step = max(1, BLOCK // classes)
     for p, y, k in zip(probs.split(step), targets.split(step), label.split(step)):
-        gap = p.double()
+        gap = p.to(torch.float64, copy=True)
         gap[torch.arange(len(y), device=y.device), y] -= 1
         place = k[:, None] * bins + by_width(p, bins)  # (rows, classes)
         index = place * classes + torch.arange(classes, device=p.device)
