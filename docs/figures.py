@@ -93,16 +93,18 @@ def pep() -> None:
         ax.plot(sigma, [curves["mean"][i] for i in shown], color=ORANGE, ls="--", label="their mean")
         ax.plot(sigma, [curves["ensemble"][i] for i in shown], color=BLUE, marker=".", label="ensemble")
         ax.axhline(base, color="black", lw=0.8, ls=":", label="the point itself")
-        ax.set(title=name, xlabel="sigma", xscale="log", ylim=(base - 0.12, None))
+        title = name.replace("fashion_mnist", "Fashion-MNIST").replace("cifar10 resnet20", "CIFAR-10, ResNet-20")
+        ax.set(title=title, xlabel="sigma", xscale="log", ylim=(base - 0.12, None))
     axes[0].set_ylabel("validation log likelihood")
     axes[0].legend(frameon=False, fontsize=8, loc="lower left")
-    rows = [r for r in records if (r["kind"], r["data"]) == ("overfitting", "digits")]
-    for what, colour in (("gain_val", BLUE), ("gain_test", ORANGE)):
-        points = [(m["gap"], m[what]) for r in rows for m in r["members"]]
-        axes[-1].plot(
-            *zip(*points), ".", color=colour, ms=4, label=what.removeprefix("gain_").replace("val", "validation")
-        )
-    axes[-1].set(title="digits, epochs 1 to 256", xlabel="validation - training NLL", ylabel="gain in log likelihood")
+    names = {"digits": "digits", "fashion_mnist": "Fashion-MNIST"}
+    for (name, told), marker in zip(names.items(), (".", "x")):
+        rows = [r for r in records if (r["kind"], r["data"]) == ("overfitting", name)]
+        for what, colour in (("gain_val", BLUE), ("gain_test", ORANGE)):
+            points = [(m["gap"], m[what]) for r in rows for m in r["members"]]
+            part = what.removeprefix("gain_").replace("val", "validation")
+            axes[-1].plot(*zip(*points), marker, color=colour, ms=4, label=f"{told}, {part}")
+    axes[-1].set(title="along training", xlabel="validation - training NLL", ylabel="gain in log likelihood")
     axes[-1].legend(frameon=False, fontsize=8)
     plt.tight_layout()
     plt.savefig(HERE / "pep.png")

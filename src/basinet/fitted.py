@@ -37,8 +37,8 @@ Kind = Literal["classes", "labels", "real"]
 def problem_for(inputs: int, outputs: int, kind: Kind, make: Maker | None = None) -> Problem:
     """A network, likelihood and prior for so many inputs and outputs and targets of that kind.
 
-    Weights have prior scale 1; for real numbers 1 / sqrt(fan-in), since with a wider one the network fits the noise of a
-    small table, and the learned noise follows it to nothing.
+    Weights have prior scale 1; for real numbers 1 / sqrt(fan-in), since with a wider one the network fits the noise of
+    a small table, and the learned noise follows it to nothing.
     """
     make = make or default_network(kind)
     likelihoods: dict[Kind, Likelihood] = {

@@ -157,11 +157,14 @@ class _Study:
         mixed = len(self.nets) == len(DEPTHS) and method not in SAMPLED
         names = [net.name for net in nets] + ([FOUR] if mixed else [])
         missing = [name for name in names if (method, name) not in self.known]
-        made = {net.name: self._make(method, net) for net in nets if net.name in missing or FOUR in missing}
+        made = {}
+        for net in nets:
+            if net.name in missing or FOUR in missing:
+                made[net.name] = self._make(method, net)
+            if net.name in missing:
+                self._score(method, net.name, made[net.name])
         if FOUR in missing:
-            made[FOUR] = self._tempered_average() if method == AVERAGE else _mixed(made)
-        for name in missing:
-            self._score(method, name, made[name])
+            self._score(method, FOUR, self._tempered_average() if method == AVERAGE else _mixed(made))
         self.asked += [self.known[method, name] for name in names]
 
     def check(self) -> None:
