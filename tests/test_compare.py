@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import basinet as bn
+from basinet.compare import default_problem
 from basinet.compare.budget import Budget, scaled
 from basinet.compare.frame import Frame
 from basinet.compare.rows import Row, base_of, choose, plan_steps, steps_of
@@ -519,3 +520,21 @@ def test_an_input_that_knows_the_target_is_told():
     said.clear()
     bn.compare(numbers(), [ENTRIES[0]], model=small, say=said.append)
     assert not [line for line in said if "alone tells" in line]
+
+
+def test_records_have_the_coverage_of_conformal_sets(tmp_path):
+    mine = (Entry("MAP", QUICK, 1), Entry("PEP", bn.PEP(base=QUICK, draws=2, iterations=1), 1))
+    for splits, kinds in ((classes(400), ["aps", "raps"]), (numbers(400), ["scaled", "split", "cqr"])):
+        bn.compare(splits, mine, model=small, out=tmp_path / splits.name)
+        plain, pep = read_records(tmp_path / splits.name / "records.jsonl")
+        assert [s["kind"] for s in plain["sets"]] == kinds
+        assert "sets" not in pep  # which chose its noise on the examples that would calibrate
+        for s in plain["sets"]:
+            assert s["low"] <= s["coverage"] <= s["high"] and abs(s["coverage"] - 0.9) < 0.2 and s["n"] <= 80
+    posterior = bn.fit(QUICK, default_problem(splits, small), splits.train)
+    held = bn.conformal(posterior, splits.val, "split", 0.9).predict(splits.test.inputs)
+    low, high = held.conformal_interval
+    assert plain["sets"][1]["size"] == pytest.approx(5.0 * float((high - low).mean()))  # in units of the target
+    assert plain["sets"][1]["coverage"] == float(
+        ((low <= splits.test.targets) & (splits.test.targets <= high)).double().mean()
+    )

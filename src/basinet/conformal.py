@@ -81,18 +81,23 @@ def conformal(
     return replace(posterior, conformal=rule._replace(threshold=calibrated(scores, rule.level), n=len(scores)))
 
 
-def _kind(posterior: Posterior, kind: Kind | None) -> Kind:
+def kinds_of(posterior: Posterior) -> tuple[Kind, ...]:
+    """The kinds of sets that a posterior can have, its default first; none for labels."""
     likelihood = posterior.problem.likelihood
-    kinds: dict[type, tuple[Kind, ...]] = {ClassLikelihood: OF_CLASSES, NumberLikelihood: OF_NUMBERS}
-    for of, fitting in kinds.items():
-        if isinstance(likelihood, of):
-            if kind is None:
-                return fitting[0]
-            if kind not in fitting:
-                hint = did_you_mean(str(kind), fitting)
-                raise ValueError(f"expected a kind for the likelihood {type(likelihood).__name__}, got {kind!r}.{hint}")
-            return kind
-    raise TypeError(f"conformal sets are of classes and numbers, and the likelihood is {type(likelihood).__name__}")
+    if isinstance(likelihood, ClassLikelihood):
+        return OF_CLASSES
+    return OF_NUMBERS if isinstance(likelihood, NumberLikelihood) else ()
+
+
+def _kind(posterior: Posterior, kind: Kind | None) -> Kind:
+    fitting, name = kinds_of(posterior), type(posterior.problem.likelihood).__name__
+    if not fitting:
+        raise TypeError(f"conformal sets are of classes and numbers, and the likelihood is {name}")
+    if kind is None:
+        return fitting[0]
+    if kind not in fitting:
+        raise ValueError(f"expected a kind for the likelihood {name}, got {kind!r}.{did_you_mean(str(kind), fitting)}")
+    return kind
 
 
 def _checked(kind: Kind, penalty: tuple[int, float] | None) -> tuple[int, float]:

@@ -20,6 +20,7 @@ from .folder import RunFolder, read_run, write_arrays
 from .measure import measure
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
 from .rows import Row, base_of, plan_steps
+from .sets import sets
 
 Say = Callable[[str], None]
 POINTS, SHOWN = 200, 10  # of a curve in a record, and members that have one there
@@ -150,6 +151,8 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
         "size_curve": found.curve,
         "curves": _thinned(posterior.parts[0].info.get("curves", {})),
     }
+    held = sets(posterior, row.recipe, splits, unit_of(splits))
+    made |= {"sets": held} if held else {}
     return made | ({"ood": found.ood} if found.ood else {}) | ({"told": row.told} if row.told else {}), found.arrays
 
 

@@ -49,6 +49,13 @@ def needed(level: float) -> int:
     return math.ceil(exact / (1 - exact))
 
 
+def promised(n: int, n_test: int, level: float) -> tuple[float, float]:
+    """Mean and standard deviation of the share of test examples that are held after one calibration on n examples:
+    beta-binomial with parameters k and n + 1 - k."""
+    mean = math.ceil(round((n + 1) * level, 9)) / (n + 1)
+    return mean, math.sqrt(mean * (1 - mean) / (n + 2) * ((n + 1) / n_test + 1))
+
+
 def calibrated(scores: Tensor, level: float) -> float:
     """The k-th smallest of n scores, k = ceil((n + 1) level) with the level as written: 0.9 is nine tenths."""
     n = len(scores)

@@ -388,6 +388,7 @@ def _histograms(run: Run, here: np.ndarray, away: np.ndarray, name: str) -> Pane
 
 
 SETS = {
+    "scaled": "split conformal intervals, scaled by the predictive sd",
     "split": "split conformal intervals",
     "cqr": "conformalised quantiles (CQR)",
     "aps": "adaptive prediction sets (APS)",
@@ -417,7 +418,9 @@ def sets(run: Run) -> Figure | None:
             for name, m in mean.items()
         ]
         sizes = [Series("points", [m["size"]], [name], name, row=name) for name, m in mean.items()]
-        width = f"mean width{_of(run.unit)}" if kind in ("split", "cqr") else "mean number of classes in a set"
+        width = (
+            f"mean width{_of(run.unit)}" if kind in ("scaled", "split", "cqr") else "mean number of classes in a set"
+        )
         y = Axis("", words=names)
         panels = [Panel(Axis("coverage", percent=True), y, [promised, *held]), Panel(Axis(width), y, sizes)]
         views.append(View(f"{SETS.get(kind, kind)}, {level:.0%}", panels))

@@ -27,7 +27,7 @@ from ..networks import MLP
 from ..pool import append_record
 from ..posterior import Posterior
 from ..predict import ClassPredictive, NumberPredictive
-from ..predict.conformal import OF_CLASSES, OF_NUMBERS
+from ..predict.conformal import OF_CLASSES, OF_NUMBERS, promised
 from ..problem import Problem
 from ..problem.likelihoods import Categorical, Gaussian
 from . import Options, Say
@@ -133,13 +133,6 @@ def _summary(rows: list[_Found], n_test: int) -> dict[str, Any]:
         sd /= math.sqrt(splits)
         summary |= {"expected": expected, "sd": sd, "z": (mean["held"] - expected) / sd}
     return summary
-
-
-def promised(n: int, n_test: int, level: float) -> tuple[float, float]:
-    """Mean and standard deviation of the share of test examples that are held in one split: beta-binomial with
-    parameters k and n + 1 - k."""
-    mean = math.ceil(round((n + 1) * level, 9)) / (n + 1)
-    return mean, math.sqrt(mean * (1 - mean) / (n + 2) * ((n + 1) / n_test + 1))
 
 
 def _said(record: dict[str, Any]) -> str:
