@@ -212,6 +212,11 @@ def test_a_budget_is_positive(wrong):
         bn.Budget(**wrong)
 
 
+def test_advice_needs_data():
+    with pytest.raises(TypeError, match="expected data as bn"):
+        bn.advise(problem(), None)
+
+
 def test_the_command_recommends_two_and_takes_weights(tmp_path):
     from safetensors.torch import save_file
 

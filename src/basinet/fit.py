@@ -282,7 +282,8 @@ def _check_room(method: Method, problem: Problem, point: Point, members: int, gi
     """Refuses what would not fit in memory, before anything is computed."""
     engine = given.engine
     point = engine.move(point)
-    data, val = (x and x.to(engine.place, leaves(point.params)[0].dtype) for x in (given.data, given.val))
+    dtype = leaves(point.params)[0].dtype
+    data, val = (None if x is None else x.to(engine.place, dtype) for x in (given.data, given.val))
     refuse_what_does_not_fit(method, problem, point, data, val, members, engine.memory, engine.place)
 
 

@@ -83,6 +83,8 @@ def advise(
     are few and the data sets they come from fewer: compare the two on validation data of your own. `start` is a
     posterior to start from, `bn.Posterior.of(module, problem)` of a trained network.
     """
+    if not isinstance(data, (Data, Stream)):
+        raise TypeError(f"expected data as bn.Data(inputs, targets), got {type(data).__name__}")
     budget = budget if isinstance(budget, Budget) else Budget(seconds=budget)
     facts = facts_of(problem, data, val, start, budget)
     meters = {

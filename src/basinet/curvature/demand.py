@@ -26,7 +26,7 @@ SIDE = 3  # vectors over all parameters beside Kronecker factors: eigenvalues, p
 PLAIN = 5  # vectors of a diagonal: sums, what is added, scaled sums, precision, scale
 VECTORS = 8  # sets of directions of the low-rank structure: vectors, products, and both in single precision
 GRAPHS = 3  # batches whose graphs live at once: that before, this one, and copies of what layers give
-LIVE = 8  # of the widest activation, while a network runs without a graph
+LIVE = 6  # of the widest activation, while a network runs without a graph
 EIGEN = 20.0  # flops of eigenvectors of an n x n matrix, in n^3, counting that they run slower than products
 
 

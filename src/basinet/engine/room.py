@@ -78,20 +78,21 @@ def refuse_what_does_not_fit(
     them together may take what is free.
     """
     free = int(SHARE * free_bytes(device))
-    found, most = room(method, problem, point, data, val, members), free if memory is None else memory
-    alone = found.demand.finish + found.demand.kept
-    if alone <= most and 2 * found.kept <= free:
+    demand, most = method.demand(point, problem, data, val), free if memory is None else memory
+    one, all_ = demand.finish + demand.kept, 2 * members * demand.kept
+    if one <= most and all_ <= free:
         return
-    what, needed, limit = found.demand.what or name_of(method), alone, most
-    if alone <= most:
-        what, needed, limit = f"{name_of(method)} of {members:,} members, kept and stacked,", 2 * found.kept, free
     other = instead(method, problem, point, data, val, members, min(most, free))
-    fewer = free // (2 * found.demand.kept)
     advice = [f"{words(method, other[0])} takes about {readable(other[1])}"] if other else []
-    if alone <= most and 0 < fewer < members:
-        advice.append(f"members={fewer:,} fit")
-    told = ", or ".join(advice) or "take a smaller network, or fewer of its parameters where the method has where="
-    raise MemoryError(f"{what} takes about {readable(needed)}, and {readable(limit)} may be used: {told}")
+    if one > most:
+        told = f"{demand.what or name_of(method)} takes about {readable(one)}, and {readable(most)} may be used"
+    else:
+        what = f"{name_of(method)} of {members:,} members, kept and stacked,"
+        told = f"{what} takes about {readable(all_)}, and {readable(free)} may be used"
+        fewer = free // (2 * demand.kept)
+        advice += [f"members={fewer:,} fit"] if fewer else []
+    do = ", or ".join(advice) or "take a smaller network, or fewer of its parameters where the method has where="
+    raise MemoryError(f"{told}: {do}")
 
 
 def words(method: Method, other: Method) -> str:
