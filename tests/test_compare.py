@@ -479,8 +479,8 @@ def test_the_summary_has_means_errors_paired_differences_and_fronts(run):
 
 
 def test_the_front_is_of_rows_that_nothing_beats():
-    points = [(0.3, 1.0), (0.2, 2.0), (0.25, 3.0), (0.2, 5.0), (0.1, 9.0), (math.inf, 0.5)]
-    assert [_on_front(p, points) for p in points] == [True, True, False, False, True, False]
+    points = [(0.3, 1.0), (0.2, 2.0), (0.25, 3.0), (0.2, 5.0), (0.1, 9.0), (math.inf, 0.5), (0.4, 1.0)]
+    assert [_on_front(p, points) for p in points] == [True, True, False, False, True, False, False]
 
 
 def test_a_frame_is_rows_columns_and_a_table(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,10 +113,11 @@ def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Sa
     """The rows scaled to a budget, as an earlier run in `out` decided where there was one, and the setting that says
     so."""
     say(budget.told())
+    quiet = setting._replace(engine=replace(setting.engine or Engine(), progress=False))
 
     def seconds(row: Row) -> float:
         began = time.perf_counter()
-        _fitted(setting, row.recipe, row, setting.seeds[0], None)
+        _fitted(quiet, row.recipe, row, setting.seeds[0], None)
         return time.perf_counter() - began
 
     before = read_run(out)
