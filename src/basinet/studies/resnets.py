@@ -13,9 +13,9 @@ is that of the entropy. Every method is scored on each network and on the mixtur
 Curvature is that of the first 3,000 training images, scaled to N = 50,000. The prior's precision is 5, that of the
 weight decay of 1e-4 with which the networks were trained, times a factor from 1e-4 to 1e4 that is chosen by the NLL of
 tuning images: all of them for the last layer, the first 1,000 for all layers. Laplace approximations predict by their
-linear function with probit, and are tuned so. All layers predict so because samples of the weights fail there, which
-ResNet-20 shows ("sampled", tuned by sampling). The last layer is fitted to what the layers before it give, which is the
-same as `where="last"` of the whole network and takes the forward pass but once.
+linear function with probit, and are tuned so; all layers of the first network also by samples of the weights
+("sampled"), tuned by sampling. The last layer is fitted to what the layers before it give, which is the same as
+`where="last"` of the whole network and takes the forward pass but once.
 
 Differences in NLL to the base, of the same network or of the mixture, are paired: 95 % bootstrap intervals over images.
 A record says whether error and NLL on all 10,000 images are those known of the networks.
