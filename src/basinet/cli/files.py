@@ -52,7 +52,7 @@ def compare(
         ),
     ] = None,
     members: Annotated[
-        int | None, typer.Option(min=2, help="Size of the ensembles. Default: what each method says, 10.")
+        int | None, typer.Option(min=2, help="Size of the ensembles. Default: 5; with --methods what each says, 10.")
     ] = None,
     budget: Annotated[
         str | None,

@@ -13,6 +13,7 @@ from ..methods import discover
 from ..methods.map import MAP
 
 ENOUGH = 80  # trainings of one network, by default: rows that do not fit into them have to be asked for
+MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
 GIVEN = "given network"  # the label of weights that were trained elsewhere
 
 Asked = str | Method | Entry
@@ -39,9 +40,11 @@ def choose(asked: str | Sequence[Asked] | None, members: int | None, n: int, sta
     """The rows of a comparison on n training examples.
 
     `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for all rows
-    but those that take long. `members` replaces the size of the ensembles. With given weights (`started`), methods
-    that begin at trained weights take those, and rows that train networks of their own have to be asked for.
+    but those that take long, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given
+    weights (`started`), methods that begin at trained weights take those, and rows that train networks of their own
+    have to be asked for.
     """
+    members = MEMBERS if members is None and asked is None else members
     offered = {name: [_sized(e, members) for e in cls.lineup()] for name, cls in discover().items()}
     everything = [entry for rows in offered.values() for entry in rows]
     wanted = [asked] if isinstance(asked, (str, Method)) else list(asked or ())
