@@ -97,7 +97,7 @@ def test_chunks_give_what_one_stack_gives(size: int, recompute: bool) -> None:
         data, made = classes().to(dtype=torch.float64), Flock()
         keys = Noise.seed(3).split(torch.arange(4)).key
         kernel = Eager(made, problem(), data, made.schedule(data.n), stacked=True, lift=lift)
-        kernel.members.traced = lift.traced
+        kernel.coupling.traced = lift.traced
         points = [
             tree_map(lambda x: x.double() if x.is_floating_point() else x, problem().init(Noise(k))) for k in keys
         ]

@@ -114,7 +114,10 @@ def fit_table(
     if table.n < 5:
         raise ValueError(f"{table.name}: expected at least 5 rows to learn from and to test on, got {table.n}")
     if labels:
-        parts = Data(torch.arange(table.n), labels.read(table)).split(*fractions, seed=seed)
+        targets = labels.read(table)
+        if bool((targets == targets[:1]).all()):
+            raise ValueError(f"{table.name}: expected labels that differ between rows, got the same in all {table.n}")
+        parts = Data(torch.arange(table.n), targets).split(*fractions, seed=seed)
         rows = [part.inputs.numpy() for part in parts]
         columns, unused = _columns(table, sources, rules, rows[0], say)
         return _encoded(Encoder(target=labels, columns=columns, unused=unused), table, rows)

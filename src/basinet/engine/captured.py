@@ -25,7 +25,7 @@ class Captured(Kernel):
     def __init__(self, *args: Any, streams: bool, longest: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self.by_stream, self.longest = streams, longest
-        self.members.traced = True
+        self.coupling.traced = True
         self.cells: list[Any] = []  # one stacked state, or one state a member
         self._graph: torch.cuda.CUDAGraph | None = None
         self._compiled: Callable[..., Any] | None = None

@@ -141,7 +141,7 @@ class _Group:
         self.kept_best: Any = None  # the states at the lowest validation NLL, with early stopping
         self.spent, self.pace = 0.0, 0.0  # seconds in all, and a step
         self.steps = 0  # that this group has made, whoever started anew: so many batches of a stream are gone
-        self.stackable = kernel.members.size != 1  # until it is seen that evaluating is not
+        self.stackable = kernel.coupling.size != 1  # until it is seen that evaluating is not
         self.consistent = True  # whether states and slots tell of the same moment
 
     def train(self) -> Iterator[Trained]:

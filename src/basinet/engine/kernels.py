@@ -43,7 +43,7 @@ class Kernel(ABC):
         lift: Lift | None = None,
     ) -> None:
         self.method, self.problem, self.data, self.schedule, self.autocast = method, problem, data, schedule, autocast
-        self.members = lift or Lift()  # how functions of one member are computed for all, in coupled methods
+        self.coupling = lift or Lift()  # how functions of one member are computed for all, in coupled methods
         self.bank = Bank(0, 0)
 
     def begin(self, members: Sequence[int], points: Sequence[Point], keys: Tensor) -> None:
@@ -103,7 +103,7 @@ class Kernel(ABC):
         batch = self.batch(inputs, targets, weights, index, key, clock)
         with self.precision():
             if isinstance(self.method, CoupledMethod):
-                return self.method.update(state, batch, self.problem, Noise(key), self.members)
+                return self.method.update(state, batch, self.problem, Noise(key), self.coupling)
             return self.method.update(state, batch, self.problem, Noise(key))
 
     def batch(self, inputs: Any, targets: Any, weights: Any, index: Any, key: Tensor, clock: Any) -> Batch:
@@ -136,7 +136,7 @@ class Eager(Kernel):
         self.stacked, self.compiled = stacked, compiled
         self.fused = isinstance(self.method, GradientMethod)
         plain = self.fused and type(self.method).gradient is GradientMethod.gradient  # type: ignore[attr-defined]
-        self.members.traced = self.compiled
+        self.coupling.traced = self.compiled
         self.outside = plain and not self.compiled  # gradients are taken outside of what is lifted
         self._made: dict[Any, Callable[..., Any]] = {}
 
@@ -256,7 +256,7 @@ class Eager(Kernel):
         assert isinstance(self.method, GradientMethod)
         with self.precision():
             if isinstance(self.method, CoupledMethod):
-                return self.method.gradient(state, self.batch(*inputs), self.problem, Noise(inputs[4]), self.members)
+                return self.method.gradient(state, self.batch(*inputs), self.problem, Noise(inputs[4]), self.coupling)
             return self.method.gradient(state, self.batch(*inputs), self.problem, Noise(inputs[4]))
 
     def _absorb(self, state: Any, inputs: Any, targets: Any, weights: Any, index: Any, key: Any, clock: Any) -> Any:

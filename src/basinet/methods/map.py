@@ -78,7 +78,7 @@ class MAP(GradientMethod):
     @property
     def plain(self) -> bool:
         """Whether the loss is the potential under the problem's own prior and noise."""
-        return not self.tunes
+        return type(self).loss is MAP.loss and not self.tunes
 
     def adapt(self, problem: Problem) -> Problem:
         if self.tunes:
