@@ -116,3 +116,24 @@ def test_one_mean_on_digits_is_as_good_as_its_base():
 def test_hyperparameters_that_make_no_sense_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SWA(**options)
+
+
+def test_under_small_noise_steps_are_those_of_noise_one():
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+    data = bn.Data(x, x.sin())
+    for noise, factor in ((0.1, 0.01), (3.0, 1.0)):
+        problem = bn.Problem(lambda: bn.networks.MLP(1, 1, hidden=(5,)), bn.likelihoods.Gaussian(noise=noise))
+        found = []
+        for lr, relative in ((0.05, True), (0.05 * factor, False)):
+            recipe = bn.SWA(
+                base=bn.MAP(epochs=2),
+                iterates=4,
+                batch_size=10,
+                optimizer=bn.optim.SGD(lr=lr, momentum=0.9),
+                unit_noise=relative,
+            )
+            engine = bn.Engine(device="cpu", dtype=torch.float64, progress=False)
+            found.append(bn.fit(recipe, problem, data, members=2, engine=engine))
+        one, other = (ravel(made.sample(1), 2) for made in found)
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+        assert found[0].info["curves"]["loss"][0][0] == pytest.approx(found[1].info["curves"]["loss"][0][0])

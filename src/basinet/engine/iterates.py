@@ -16,7 +16,9 @@ from torch import Tensor
 
 from ..core.tree import Params, tree_map
 from ..optim import Cyclic, Optimizer
-from .method import Method, Schedule
+from ..problem import Batch, Problem
+from ..problem.likelihoods import Gaussian
+from .method import Info, Method, Schedule
 
 
 class Moments(NamedTuple):
@@ -43,6 +45,17 @@ class Moments(NamedTuple):
 def toward(mean: Params, params: Params, share: Tensor) -> Params:
     """The mean moved by a share of the way to params."""
     return {n: m + share.to(m.dtype) * (params[n] - m) for n, m in mean.items()}
+
+
+def in_unit_noise(info: Info, params: Params, batch: Batch, problem: Problem) -> Info:
+    """The same loss with its gradient multiplied by the noise variance of a Gaussian, where that is below 1: curvature
+    grows as one over it, and a step size that fits one noise diverges under a smaller one."""
+    if not isinstance(problem.likelihood, Gaussian):
+        return info
+    learned = {n: x.detach() for n, x in problem.split(params)[1].items()}
+    variance = problem.likelihood.distribution(batch.targets, learned).variance.amin().clamp(max=1.0)
+    descended = info.loss * variance.to(info.loss.dtype)
+    return info._replace(loss=info.loss.detach() + descended - descended.detach())
 
 
 def plan(iterates: int, every: int | None, batch_size: int | None, n: int, bank: int = 0) -> Schedule:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 
 from ..core.noise import Noise
-from ..core.tree import Point, ravel
-from ..engine import Descent, GradientMethod, Method, Schedule
-from ..engine.iterates import check_iterates, plan, share, toward
+from ..core.tree import Params, Point, ravel
+from ..engine import Descent, GradientMethod, Info, Method, Schedule
+from ..engine.iterates import check_iterates, in_unit_noise, plan, share, toward
 from ..optim import SGD, Optimizer
 from ..problem import Batch, Problem
 
@@ -40,6 +40,7 @@ class SWA(GradientMethod):
     every: int | None = None  # steps from one of them to the next; None: an epoch, as published
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = SGD(lr=0.05, momentum=0.9)  # how a gradient becomes a step; as published for CIFAR-100
+    unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
 
     def __post_init__(self) -> None:
         check_iterates(self.iterates, self.every, self.optimizer, self.base)
@@ -49,6 +50,10 @@ class SWA(GradientMethod):
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), point.params)
+
+    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
+        info = super().loss(params, state, batch, problem, noise)
+        return in_unit_noise(info, params, batch, problem) if self.unit_noise else info
 
     def absorb(self, state: Descent, batch: Batch) -> Descent:
         gap = self.schedule(batch.total).steps // self.iterates
@@ -63,7 +68,7 @@ class SWA(GradientMethod):
         exact, rate, count = bench.conjugate(), 0.1, 30
         still = cls(iterates=1, every=1, batch_size=None, optimizer=SGD(lr=0.0))  # where the base ended
         start = bench.fit(still, exact.problem, exact.data)
-        recipe = cls(iterates=count, every=1, batch_size=None, optimizer=SGD(lr=rate))
+        recipe = cls(iterates=count, every=1, batch_size=None, optimizer=SGD(lr=rate), unit_noise=False)
         found = bench.fit(recipe, exact.problem, exact.data, start=start).mean()
         away = ravel(start.mean()) - exact.mean
         shrink = torch.eye(len(away), dtype=torch.float64) - rate * exact.precision / exact.data.n
@@ -73,7 +78,7 @@ class SWA(GradientMethod):
         yield bench.close("mean along gradient descent on a quadratic", says, found, expected, 1e-10)
         known, rate, count, members = bench.noisy(), 0.9, 20, 400  # iterates that are correlated, and many members
         start = bench.fit(still, known.problem, known.data)
-        recipe = cls(iterates=count, every=2, optimizer=SGD(lr=rate))
+        recipe = cls(iterates=count, every=2, optimizer=SGD(lr=rate), unit_noise=False)
         made = bench.fit(recipe, known.problem, known.data, members, start=start)
         means = torch.stack([p.params["weight"] for p in made.points()])  # (members, d)
         rho, t = known.correlation(rate, 2), torch.arange(1, count + 1, dtype=torch.float64)

@@ -23,7 +23,7 @@ from ..core.noise import Noise
 from ..core.tree import Params, Point, concatenate, nbytes, size, stack
 from ..data import Data, Stream
 from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule
-from ..engine.iterates import Moments, check_iterates, plan, share
+from ..engine.iterates import Moments, check_iterates, in_unit_noise, plan, share
 from ..engine.method import Entry
 from ..families import LowRank
 from ..optim import SGD, Optimizer
@@ -53,6 +53,7 @@ class SWAG(GradientMethod):
     every: int | None = None  # steps from one iterate to the next; None: an epoch, as published
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = SGD(lr=0.05, momentum=0.9)  # how a gradient becomes a step; as published for CIFAR-100
+    unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
 
     def __post_init__(self) -> None:
         check_iterates(self.iterates, self.every, self.optimizer, self.base)
@@ -66,6 +67,7 @@ class SWAG(GradientMethod):
 
     def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
         info = super().loss(params, state, batch, problem, noise)
+        info = in_unit_noise(info, params, batch, problem) if self.unit_noise else info
         gap = self._gap(batch.total)  # what this step starts from is what the last gap ended with
         among_last = (batch.step % gap == 0) & (batch.step // gap > self.iterates - self.rank)
         return info._replace(keep=among_last, sample=state.params)
@@ -106,7 +108,7 @@ class SWAG(GradientMethod):
         known, rate, every, count, members = bench.noisy(), 0.5, 5, 40, 400
         still = cls(iterates=2, rank=2, every=1, optimizer=SGD(lr=0.0))  # where the base ended
         start = bench.fit(still, known.problem, known.data)
-        recipe = cls(iterates=count, rank=count, every=every, optimizer=SGD(lr=rate))
+        recipe = cls(iterates=count, rank=count, every=every, optimizer=SGD(lr=rate), unit_noise=False)
         family = bench.fit(recipe, known.problem, known.data, members, start=start).parts[0].family
         eye = {"weight": torch.eye(len(known.mean), dtype=torch.float64)}
         found = lift(lambda one: one.quad(eye))(family)  # (members, d, d)
