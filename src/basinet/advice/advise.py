@@ -11,7 +11,7 @@ from ..cost import Cost, Meter
 from ..data import Data, Stream, some
 from ..engine import Engine, Method
 from ..engine.memory import readable
-from ..engine.method import plan_of
+from ..engine.method import plan_of, short
 from ..posterior import Posterior
 from ..problem import Problem
 from ..problem.likelihoods import ClassLikelihood, Gaussian
@@ -63,7 +63,7 @@ class Advice:
         time = "" if seconds is None else f", {seconds:,.2g} s"
         memory = f"{readable(self.cost.fit_bytes)} at once"
         spent = f"{self.steps:,} training steps{time}, {memory}, {self.passes:,.3g} passes a prediction"
-        what = f"{self.label}: {self.method}, members={self.members}{', start=...' if self.around_start else ''}"
+        what = f"{self.label}: {short(self.method)}, members={self.members}{', start=...' if self.around_start else ''}"
         then = [f"  then: {self.then}"] if self.then else []
         return "\n".join([what, f"  cost: {spent}", *then, *(f"  because: {reason}" for reason in self.reasons)])
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..core.nearest import did_you_mean
 from ..engine import Method
-from ..engine.method import Entry, name_of, plan_of
+from ..engine.method import Entry, plan_of, short
 from ..methods import discover
 from ..methods.map import MAP
 
@@ -106,8 +106,8 @@ def _asked(one: Asked, offered: dict[str, list[Entry]], members: int | None, sta
     if isinstance(one, Entry):
         return [_row(one, started)]
     if isinstance(one, Method):
-        single = Row(_label(one), one, 1, started and base_of(one) is not None)
-        return [single] if members is None else [Row(_label(one), one, members)]
+        single = Row(short(one), one, 1, started and base_of(one) is not None)
+        return [single] if members is None else [Row(short(one), one, members)]
     for name, entries in offered.items():
         if name.lower() == one.lower():
             rows = [_row(entry, started) for entry in entries]
@@ -117,17 +117,6 @@ def _asked(one: Asked, offered: dict[str, list[Entry]], members: int | None, sta
         if label.lower() == one.lower():
             return [_row(entry, started)]
     raise ValueError(f"unknown method {one!r}.{did_you_mean(one, [*offered, *labels])}")
-
-
-def _label(recipe: Method) -> str:
-    """A recipe by its name and the fields that are not at their defaults."""
-    try:
-        plain: Method | None = type(recipe)()
-    except TypeError:  # it has fields without a default
-        plain = None
-    values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
-    changed = [f"{name}={v}" for name, v in values.items() if plain is None or v != getattr(plain, name)]
-    return f"{name_of(recipe)}({', '.join(changed)})" if changed else name_of(recipe)
 
 
 def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:

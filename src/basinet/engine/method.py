@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -175,6 +175,17 @@ def via_of(method: Method | None) -> str:
 def name_of(method: Method) -> str:
     """What people call a method."""
     return getattr(method, "shown", type(method).__name__)
+
+
+def short(recipe: Method) -> str:
+    """A recipe by its name and the fields that are not at their defaults."""
+    try:
+        plain: Method | None = type(recipe)()
+    except TypeError:  # it has fields without a default
+        plain = None
+    values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    changed = [f"{name}={v}" for name, v in values.items() if plain is None or v != getattr(plain, name)]
+    return f"{name_of(recipe)}({', '.join(changed)})" if changed else name_of(recipe)
 
 
 def plan_of(method: Method, n: int) -> Schedule:
