@@ -200,7 +200,7 @@ def test_advice_can_be_followed():
 def test_advice_reads_well():
     (first, second) = bn.advise(problem(), classes(), val=classes(), engine=ENGINE)
     text = str(second)
-    assert text.startswith("one network and Laplace over its last layer: Laplace(")
+    assert text.startswith("one network and Laplace over its last layer: Laplace, members=1")
     assert "cost: 1,000 training steps" in text and "3 passes a prediction" in text
     assert "then: bn.temper(posterior, val)" in text and "[results/pep.jsonl" in text
     assert "then:" not in str(first) and "results/size.jsonl" in str(first)
@@ -222,7 +222,7 @@ def test_the_command_recommends_two_and_takes_weights(tmp_path):
 
     result = CliRunner().invoke(app, ["advise", "wine", "--steps", "5000"])
     assert result.exit_code == 0, result.output
-    assert "1. deep ensemble: MAP(" in result.output and "2. one network and Laplace" in result.output
+    assert "1. deep ensemble: MAP, members=5" in result.output and "2. one network and Laplace" in result.output
     assert "because:" in result.output and "[results/size.jsonl" in result.output
     file = tmp_path / "weights.safetensors"
     save_file(bn.networks.MLP(13, 3, hidden=(200, 200)).state_dict(), file)
