@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from basinet.core.lift import lift
+from basinet.core.lift import compiled, lift
 from basinet.core.noise import Noise
 
 
@@ -49,3 +49,18 @@ def test_keys_are_lifted_like_anything_else():
     keys = Noise.seed(0).spread(3)
     drawn = lift(lambda noise: noise.normal(torch.empty(2)))(keys)
     assert torch.equal(drawn[1], Noise(keys.key[1]).normal(torch.empty(2)))
+
+
+class Kernel:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor + 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's own
+def test_one_function_is_compiled_for_any_number_of_kernels():
+    made = [compiled(Kernel(i).step, whole=True) for i in range(10)]  # torch stops at eight of one code
+    assert [f(torch.ones(2)).tolist() for f in made] == [[i + 1.0, i + 1.0] for i in range(10)]

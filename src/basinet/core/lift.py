@@ -1,7 +1,8 @@
-"""Lifts a function of one member to many: the one place where `vmap` over members stands."""
+"""Lifts a function of one member to many: the one place where `vmap` over members stands. And compiles functions."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -31,3 +32,17 @@ def lift(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
         return pytree.tree_unflatten([out.pop(0) if f is None else f[0] for f in fixed], structure)
 
     return lifted
+
+
+def compiled(function: Callable[..., Any], *, whole: bool = False) -> Callable[..., Any]:
+    """`function` compiled for fixed shapes; `whole`: as one graph, or an error.
+
+    The compiler counts by code how often it had to compile, and stops at eight: one function here serves many kernels
+    in a process, so each gets a copy of the code.
+    """
+    plain = getattr(function, "__func__", function)
+    copy = types.FunctionType(
+        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    own = types.MethodType(copy, function.__self__) if hasattr(function, "__self__") else copy
+    return torch.compile(own, dynamic=False, fullgraph=whole)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.lift import lift
+from ..core.lift import compiled, lift
 from ..core.noise import Noise
 from ..core.tree import Point, leaves, stack, tree_map
 from ..problem import Batch
@@ -92,7 +92,7 @@ class Captured(Kernel):
 
     def _capture(self) -> None:
         saved = tree_map(torch.clone, self.cells)
-        self._compiled = torch.compile(self._cell_step, dynamic=False, fullgraph=True)
+        self._compiled = compiled(self._cell_step, whole=True)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..core.lift import lift
+from ..core.lift import compiled, lift
 from ..core.noise import Noise
 from ..core.tree import Point, stack, take, tree_map
 from ..data import Data, Stream
@@ -269,8 +269,8 @@ class Eager(Kernel):
             dims = (0, *self.dims()) if name in ("loss", "data") else self.dims()
             whole = self.method.coupled and name == "gradient"  # written for the stack
             made = lift(function, dims) if self.stacked and not whole else function
-            compiled = self.compiled and name != "absorb"
-            self._made[where] = torch.compile(made, dynamic=False) if compiled else made
+            compile_it = self.compiled and name != "absorb"
+            self._made[where] = compiled(made) if compile_it else made
         return self._made[where]
 
 
