@@ -134,10 +134,6 @@ def test_what_a_method_keeps_is_foretold_for_every_method(name):
     quick = {"epochs": 5, "base": bn.MAP(epochs=1)}
     names = {f.name for f in fields(discover()[name])}
     recipe = discover()[name](**{n: x for n, x in quick.items() if n in names})
-    try:
-        recipe.adapt(problem)
-    except ValueError as error:
-        pytest.skip(f"not for classes: {error}")
     found = bn.cost(recipe, problem, data, 2, val=data, engine=ENGINE, timed=False)
     made = bn.fit(recipe, problem, data, val=data, members=2, engine=ENGINE)
     kept = sum(nbytes(part.family) + nbytes(part.inputs) for part in made.parts)
