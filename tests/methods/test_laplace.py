@@ -287,12 +287,12 @@ def test_factors_without_a_posterior_or_a_finite_nll_are_not_chosen(monkeypatch)
         return real(passes, curved, prior, factors, r)
 
     monkeypatch.setattr(laplace, "_posterior", broken)
-    plain = Laplace._loss
-    monkeypatch.setattr(Laplace, "_loss", lambda self, *a: math.nan if asked[-1] < 1 else plain(self, *a))
+    plain = Laplace._losses
+    monkeypatch.setattr(Laplace, "_losses", lambda self, *a: [math.nan] if asked[-1] < 1 else plain(self, *a))
     recipe = Laplace(prior_precision="validation")
     curves = bn.fit(recipe, PROBLEM, classes(), val=classes(), start=MAPS[0], engine=ENGINE).info["curves"]
     assert min(curves["tried_factor"][0]) == pytest.approx(1.0) and len(curves["tried_nll"][0]) == 11
-    monkeypatch.setattr(Laplace, "_loss", lambda self, *a: math.inf)
+    monkeypatch.setattr(Laplace, "_losses", lambda self, families, *a: [math.inf] * len(families))
     with pytest.raises(FloatingPointError, match="not finite with any factor from"):
         bn.fit(recipe, PROBLEM, classes(), val=classes(), start=MAPS[0], engine=ENGINE)
 

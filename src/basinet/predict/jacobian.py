@@ -29,7 +29,12 @@ class Gradient(NamedTuple):
 
     def whole(self) -> Tensor:
         """(b, outputs, o, i) for a matrix, over all groups; else g."""
-        return self.g if self.a is None else (self.g.mT @ self.a.unsqueeze(1)).flatten(2, 3)
+        if self.a is None:
+            return self.g
+        if self.a.shape[1] > 1:
+            return (self.g.mT @ self.a.unsqueeze(1)).flatten(2, 3)
+        g = self.g[:, :, 0].mT  # (b, outputs, o, places): one product for all outputs
+        return (g.flatten(1, 2) @ self.a[:, 0]).unflatten(1, g.shape[1:3])
 
 
 def run(problem: Problem, point: Point, rows: Any, names: list[str]) -> tuple[Tensor, Taps]:

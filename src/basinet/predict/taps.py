@@ -119,8 +119,11 @@ class Taps(TorchFunctionMode):
     def _norm(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         if args[0].dim() < 2 or args[0].shape[0] != self.examples:
             return None
-        bare = func(*args, **(kwargs | {"weight": None, "bias": None})).detach()
-        out = self._open(func(*args, **kwargs))
+        if func is F.batch_norm:
+            bare, out = _affine(*args, kwargs["weight"], kwargs["bias"], kwargs["eps"])
+        else:
+            bare, out = func(*args, **(kwargs | {"weight": None, "bias": None})), func(*args, **kwargs)
+        bare, out = bare.detach(), self._open(out)
 
         def spread(g: Tensor) -> Tensor:
             lead = g.dim() - out.dim()
@@ -140,6 +143,19 @@ class Taps(TorchFunctionMode):
     def _note(self, parameter: Tensor | None, use: Use) -> None:
         if parameter is not None and id(parameter) in self.names:
             self.uses[self.names[id(parameter)]].append(use)
+
+
+def _affine(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """What a batch norm gives with its running statistics, bare and with scale and shift: a product and a sum, through
+    which many gradients go back at once in one product."""
+    shape = (1, -1, *(1,) * (x.dim() - 2))
+    root = (variance + eps).rsqrt()
+    scale = root if weight is None else root * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    bare = (x.detach() - mean.reshape(shape)) * root.reshape(shape)
+    return bare, torch.addcmul(shift.reshape(shape), x, scale.reshape(shape))
 
 
 class Layer(NamedTuple):
