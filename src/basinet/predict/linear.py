@@ -22,7 +22,7 @@ from ..problem import Problem
 from .jacobian import Gradient, gradients, rows_of, run
 from .taps import Layer, tapped
 
-ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held at once; on a GPU an eighth of what is
+ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held at once; on a GPU a quarter of what is
 # free, where that is more
 
 
@@ -141,7 +141,7 @@ def _plan(terms: Terms, layers: dict[str, Layer], point: Point, few: Tensor, ful
             )
     most = ROOM[few.device.type]
     if few.device.type == "cuda":
-        most = max(most, torch.cuda.mem_get_info(few.device)[0] // 8)
+        most = max(most, torch.cuda.mem_get_info(few.device)[0] // 4)
     room = most // few.element_size()
     inputs = max(1, room // (an_input + events * an_output + full * events**2))
     outputs = events if full or inputs > 1 else min(events, max(1, room // an_output))

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from ..core.patches import patches
 from ..core.tree import Params, Point, leaves, tree_map
 from ..problem import Problem
 
@@ -96,23 +97,14 @@ class Taps(TorchFunctionMode):
             return None
         out = self._open(func(input, weight, bias, stride, padding, dilation, groups))
 
-        def plane(x: Any, first: int) -> tuple[int, ...]:
-            """For two axes; where there is one, it is the second."""
-            values = tuple(x) if isinstance(x, (tuple, list)) else (x,) * d
-            return (first, *values) if d == 1 else values
-
-        def given() -> Tensor:
-            images = input.detach().unsqueeze(2) if d == 1 else input.detach()
-            kernel = plane(weight.shape[2:], 1)
-            columns = F.unfold(images, kernel, plane(dilation, 1), plane(padding, 0), plane(stride, 1))
-            return columns.unflatten(1, (groups, -1)).transpose(2, 3)  # from (B, groups * i, places)
-
         def spread(g: Tensor) -> Tensor:
             lead = g.dim() - out.dim()
             return g.flatten(lead + 2).unflatten(lead + 1, (groups, -1)).transpose(-1, -2)
 
         if id(weight) in self.names:
-            self._note(weight, Use("matrix", given(), out, spread))
+            seen = patches(input.detach(), weight.shape[2:], stride, dilation, padding)
+            given = seen.unflatten(1, (groups, -1)).transpose(2, 3)  # from (B, groups * i, places)
+            self._note(weight, Use("matrix", given, out, spread))
         self._note(bias, Use("shift", None, out, spread))
         return out.clone()
 
