@@ -220,9 +220,7 @@ class Laplace(Method):
             losses = self._losses(list(some.values()), passes.problem, val, passes.noise)
             yield from ((m, loss) for m, loss in zip(some, losses) if math.isfinite(loss))
 
-    def _losses(
-        self, families: Sequence[Family], problem: Problem, val: Data | Stream, noise: Noise
-    ) -> list[float]:
+    def _losses(self, families: Sequence[Family], problem: Problem, val: Data | Stream, noise: Noise) -> list[float]:
         """The mean validation NLL of each family, predicted as it will be later on: with the same draws for all."""
         key, via = noise.split("validation").key.unsqueeze(0), default_via(self.via, problem.likelihood)
         alone = [tree_map(lambda x: x.unsqueeze(0), family) for family in families]  # members of their own: no copies
@@ -259,9 +257,7 @@ class Laplace(Method):
             yield bench.close(name, "its Lambda^-1", bench.covariance(made), cold.covariance, 1e-12)
 
 
-def _families(
-    passes: Passes, curved: Curved, prior: Mapping[str, float], most: int
-) -> Iterator[dict[float, Family]]:
+def _families(passes: Passes, curved: Curved, prior: Mapping[str, float], most: int) -> Iterator[dict[float, Family]]:
     """The posteriors there are with the factors, some at a time, which hold about so many numbers. Mean and bases,
     which they share, count once."""
     some: dict[float, Family] = {}

@@ -63,11 +63,16 @@ def _backward(flat: Tensor, inside: list[Tensor], asked: Tensor) -> Sequence[Ten
     if not inside:
         return ()
     many = asked.expand(-1, *flat.shape)
+
+    def back(one: Tensor) -> Sequence[Tensor]:
+        return torch.autograd.grad(flat, inside, one, retain_graph=True, materialize_grads=True)
+
     try:
-        return torch.autograd.grad(flat, inside, many, retain_graph=True, allow_unused=True, is_grads_batched=True)
-    except RuntimeError:  # no rule to do several at once
-        each = [torch.autograd.grad(flat, inside, one, retain_graph=True, materialize_grads=True) for one in many]
-        return [torch.stack(gs) for gs in zip(*each)]
+        return lift(back)(many)
+    except RuntimeError as error:  # no rule to do several at once
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        return [torch.stack(gs) for gs in zip(*(back(one) for one in many))]
 
 
 def _joined(uses: list[Use], known: dict[int, Tensor], asked: Tensor) -> Gradient:

@@ -36,7 +36,13 @@ def moments(
 
 
 def moments_of_several(
-    problem: Problem, families: Sequence[Family], point: Point, inputs: Any, *, full: bool, batch_size: int | None = None
+    problem: Problem,
+    families: Sequence[Family],
+    point: Point,
+    inputs: Any,
+    *,
+    full: bool,
+    batch_size: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The same for F families of one kind around one mean, whose bases (of Kronecker families) are the same: outputs
     and covariances (F, b, E, E), or their diagonals (F, b, E)."""
