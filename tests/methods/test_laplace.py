@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -274,6 +275,25 @@ def test_validation_chooses_the_factor_with_the_lowest_nll():
     assert chosen[0] < chosen[1]  # doubt pays for the first
     with pytest.raises(ValueError, match="Laplace needs val"):
         bn.fit(recipe, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("via", ["probit", "bridge", "linear"])
+def test_validation_scores_are_those_of_posteriors_with_that_precision(structure, via, monkeypatch):
+    """Whether the factors are tried together or, where little may be held, one by one."""
+    monkeypatch.setattr(laplace, "FACTORS", [0.1, 1.0, 30.0])
+    recipe = Laplace(structure=structure, where=None, prior_precision="validation", via=via)
+    val, found = classes(60).take(slice(40, 60)), []
+    for held in (laplace.HELD, 0):
+        monkeypatch.setattr(laplace, "HELD", held)
+        made = bn.fit(recipe, PROBLEM, classes(), val=val, start=MAPS[0], engine=ENGINE)
+        found.append(made.info["curves"]["tried_nll"][0])
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    if via != "linear":  # that one has draws of its own
+        for factor, nll in zip(laplace.FACTORS, found[0], strict=True):
+            one = replace(recipe, prior_precision=factor)  # the prior's own is 1
+            made = bn.fit(one, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+            assert nll == pytest.approx(bn.score(made, val)["nll"], rel=1e-5)
 
 
 def test_factors_without_a_posterior_or_a_finite_nll_are_not_chosen(monkeypatch):

@@ -145,8 +145,14 @@ class Laplace(Method):
         via, last = default_via(self.via, problem.likelihood), set(passes.names) <= set(last_layer(passes))
         predict = predicting(via, problem.likelihood, outputs, self.samples, last, found.predict)
         kept = found.kept + nbytes(point) - nbytes(passes.params)
-        tried = len(FACTORS) * predict.forwards * val.n if self.prior_precision == "validation" and val else 0.0
-        return found._replace(kept=kept, passes=found.passes + tried, predict=predict)
+        found = found._replace(kept=kept, predict=predict)
+        if self.prior_precision != "validation" or val is None:
+            return found
+        passes = predict.forwards * val.n
+        if _drawn(via):
+            return found._replace(passes=found.passes + len(FACTORS) * passes)
+        held = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
+        return found._replace(passes=found.passes + passes, finish=found.finish + held)
 
     def variants(self) -> Iterable[Method]:
         positive = [s for s in STRUCTURES if s != "low-rank" or self.curvature != "hessian"]
@@ -215,8 +221,8 @@ class Laplace(Method):
     ) -> Iterator[tuple[float, float]]:
         """The validation NLL at each factor with which there is a posterior that predicts: next to a precision near
         zero, rounding of the curvature can be more than the prior, and draws can be out of all range."""
-        drawn = default_via(self.via, passes.problem.likelihood) in ("sample", "linear")
-        for some in _families(passes, curved, prior, 0 if drawn else HELD):
+        most = 0 if _drawn(default_via(self.via, passes.problem.likelihood)) else HELD
+        for some in _families(passes, curved, prior, most):
             losses = self._losses(list(some.values()), passes.problem, val, passes.noise)
             yield from ((m, loss) for m, loss in zip(some, losses) if math.isfinite(loss))
 
@@ -255,6 +261,11 @@ class Laplace(Method):
             made = bench.fit(cls(), cold.problem, cold.data, start=cold.mean)
             name = f"covariance at temperature 0.3 ({cold.problem.temper})"
             yield bench.close(name, "its Lambda^-1", bench.covariance(made), cold.covariance, 1e-12)
+
+
+def _drawn(via: Via) -> bool:
+    """Whether predictions may be from draws, of which each family makes its own."""
+    return via in ("sample", "linear")
 
 
 def _families(passes: Passes, curved: Curved, prior: Mapping[str, float], most: int) -> Iterator[dict[float, Family]]:
