@@ -75,9 +75,7 @@ class WGD(CoupledMethod):
         at scale 1): Adam at a constant 0.01, batches of 128, median bandwidth, the posterior's own repulsion, and a
         prior of outputs that is known by as many draws as members."""
         draws = None if space == "function" else 0
-        return cls(
-            space=space, layer=layer, batch_size=128, prior_draws=draws, repulsion=1.0, optimizer=Adam(lr=0.01)
-        )
+        return cls(space=space, layer=layer, batch_size=128, prior_draws=draws, repulsion=1.0, optimizer=Adam(lr=0.01))
 
     def adapt(self, problem: Problem) -> Problem:
         return self._space().adapt(problem)

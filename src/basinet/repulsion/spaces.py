@@ -6,9 +6,10 @@ gives on the batch. A method makes two matrices (M, M) of these vectors, D and R
     sum_j D_ij dU/dz_j + repulsion sum_j R_ij z_j,   both divided by N / T,   and through z = z(theta) by one vjp.
 
 weights    z = theta; U the potential.
-function   z = outputs. dU/dz is that of the likelihood; the prior pulls on the params, mixed by D too. Where z = J theta
-           and the prior is N(0, S), members come to rest where the score of z's own prior, -(J S J')^-1 z, would hold
-           them: S^-1 theta = J' force, multiplied by J S. Parameters of the likelihood follow their own gradient.
+function   z = outputs. dU/dz is that of the likelihood; the prior pulls on each member's own params, as strongly as
+           the likelihood does: times the sum of row i of D. Where z = J theta, the prior is N(0, S) and D = 1, members
+           come to rest just where the score of z's own prior, -(J S J')^-1 z, would hold them: S^-1 theta = J' force,
+           multiplied by J S. Parameters of the likelihood follow their own gradient.
            With draws, that score is estimated (ssge) from the outputs of fresh prior draws at every step, as in the
            reference implementation. It then acts in the span of these few functions alone: rough ones, which the prior
            forbids most, are free, and a network that can fit the noise does.
@@ -160,8 +161,8 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
     moved = _descent(coupling, list(driven.values()), step.scale)
     grads = back({n: x.to(outputs[n].dtype) for n, x in zip(driven, moved)})
     own = slopes["params"]
-    pulled = {n: coupling.pull * x for n, x in own.items() if n not in names}
-    pulled |= dict(zip(names, _shared(coupling, [own[n] for n in names])))
+    share = coupling.pull if coupling.mix is None else coupling.pull * coupling.mix.sum(1)
+    pulled = {n: _times(share if n in names else coupling.pull, x) for n, x in own.items()}
     return grads | {n: grads[n] + x for n, x in pulled.items()}, Info(losses, buffers=buffers)
 
 
@@ -216,18 +217,14 @@ def _seen(couple: Couple, values: list[Tensor]) -> Coupling:
 
 def _descent(coupling: Coupling, slopes: list[Tensor], scale: float) -> list[Tensor]:
     """pull mix dU/dz + repel z / scale, for slopes per example."""
-    with _no_autocast(coupling.repel):
-        return mixed(coupling.repel / scale, coupling.members, plus=_shared(coupling, slopes))
-
-
-def _shared(coupling: Coupling, slopes: list[Tensor]) -> list[Tensor]:
-    """pull mix dU/dz."""
-    pull, mix = coupling.pull, coupling.mix
-    with _no_autocast(coupling.repel):
+    pull, mix, repel, members = coupling
+    with _no_autocast(repel):
         driven = [_real(x) for x in slopes]
         if mix is not None:
-            return mixed(pull * mix, driven)
-        return [pull * x for x in driven] if isinstance(pull, Tensor) else driven
+            driven = mixed(pull * mix, driven)
+        elif isinstance(pull, Tensor):
+            driven = [pull * x for x in driven]
+        return mixed(repel / scale, members, plus=driven)
 
 
 def _force(coupling: Coupling, scale: float) -> list[Tensor]:
@@ -249,6 +246,11 @@ def _around(space: Space, batch: Batch, noise: Noise) -> Any:
 
     places = iter(range(len(leaves(batch.inputs))))
     return tree_map(lambda x: draw(x, next(places)), batch.inputs)
+
+
+def _times(factor: float | Tensor, x: Tensor) -> Tensor:
+    """Each member's own factor (M,), or one for all, times its piece of x (M, ...)."""
+    return factor * x if isinstance(factor, float) else factor.reshape(-1, *[1] * (x.dim() - 1)) * x
 
 
 def _real(x: Tensor) -> Tensor:
