@@ -142,8 +142,8 @@ def test_functions_follow_the_formula(cls, extra, draws):
     data = torch.stack([torch.func.grad(log_likelihood)(z[i], take(state.params, i)) for i in range(M)])
     phi = dense(recipe, z, data + prior)
     pull = torch.stack([ravel(torch.func.grad(asked.log_prior)(take(state.params, i))) / 0.5 for i in range(M)])
-    if cls is SVGD:  # on the weights, and shared as members share what moves z
-        pull = torch.exp(-torch.cdist(z, z).square() / (2 * recipe.bandwidth**2)) @ pull / M
+    if cls is SVGD:  # on each member's own weights, as strongly as what moves z
+        pull = torch.exp(-torch.cdist(z, z).square() / (2 * recipe.bandwidth**2)).mean(1, keepdim=True) * pull
     for i in range(M):
         params = take(state.params, i)
         jacobian = torch.func.jacrev(lambda v, params=params: outputs(unravel(v, params)))(ravel(params))

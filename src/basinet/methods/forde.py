@@ -35,6 +35,7 @@ from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Batch, Problem
 from ..problem.exact import conjugate
 from ..repulsion.input_gradients import counting, evidence, flat_inputs, input_gradients, unit
+from ..repulsion.prior import with_prior
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -102,14 +103,16 @@ class FoRDE(CoupledMethod):
 
             seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
             g = seen.gradients
-            loss = problem.potential_of(seen.outputs, params, batch) / scale
+            loss = problem.data_potential_of(seen.outputs, params, batch) / scale
             return (loss, g if g.shape[-1] == 1 else unit(g)), seen.buffers
 
         (loss, directions), buffers, back = lift.pull(member)(state.params, state.buffers, noise.key)
         factor = batch.total / len(batch.targets) if self.repulsion == "paper" else self.repulsion
         known = problem.network.metric if isinstance(problem.network, Measured) else None
         push = slope(directions, counting(batch.weights, directions[0]), known)
-        return back((torch.ones_like(loss), push * (factor / scale))), Info(loss, buffers=buffers)
+        grads = back((torch.ones_like(loss), push * (factor / scale)))
+        grads, loss = with_prior(grads, loss, state.params, problem, batch.total, lift)
+        return grads, Info(loss, buffers=buffers)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

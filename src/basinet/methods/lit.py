@@ -27,6 +27,7 @@ from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Batch, Problem
 from ..problem.exact import conjugate
 from ..repulsion.input_gradients import counting, differentiable, input_gradients, unit
+from ..repulsion.prior import with_prior
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -65,12 +66,14 @@ class LIT(CoupledMethod):
                 return problem.log_densities(outputs, params, batch).reshape(1, len(outputs), -1).sum(-1)
 
             seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
-            loss = problem.potential_of(seen.outputs, params, batch) / problem.scale(batch.total)
+            loss = problem.data_potential_of(seen.outputs, params, batch) / problem.scale(batch.total)
             return (loss, unit(seen.gradients)), seen.buffers
 
         (loss, directions), buffers, back = lift.pull(member)(state.params, state.buffers, noise.key)
         push = self.strength * slope(directions, counting(batch.weights, directions[0]))
-        return back((torch.ones_like(loss), push)), Info(loss, buffers=buffers)
+        grads = back((torch.ones_like(loss), push))
+        grads, loss = with_prior(grads, loss, state.params, problem, batch.total, lift)
+        return grads, Info(loss, buffers=buffers)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

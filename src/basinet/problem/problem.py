@@ -127,8 +127,13 @@ class Problem:
 
     def potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
         """U, from outputs that are there already."""
-        energy = -self.log_densities(outputs, params, batch).sum() * (batch.total / batch.targets.shape[0])
-        return energy / self.temperature + self.prior.energy(self.split(params)[0]) / self.prior_temperature
+        energy = self.data_potential_of(outputs, params, batch)
+        return energy + self.prior.energy(self.split(params)[0]) / self.prior_temperature
+
+    def data_potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """The potential without the prior, from outputs that are there already."""
+        log_likelihood = self.log_densities(outputs, params, batch).sum()
+        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature
 
     @property
     def prior_temperature(self) -> float:

@@ -6,9 +6,10 @@ gives on the batch. A method makes two matrices (M, M) of these vectors, D and R
     sum_j D_ij dU/dz_j + repulsion sum_j R_ij z_j,   both divided by N / T,   and through z = z(theta) by one vjp.
 
 weights    z = theta; U the potential.
-function   z = outputs. dU/dz is that of the likelihood; the prior pulls on the params, mixed by D too. Where z = J theta
-           and the prior is N(0, S), members come to rest where the score of z's own prior, -(J S J')^-1 z, would hold
-           them: S^-1 theta = J' force, multiplied by J S. Parameters of the likelihood follow their own gradient.
+function   z = outputs. dU/dz is that of the likelihood; the prior pulls on each member's own params, as strongly as
+           the likelihood does: times the sum of row i of D. Where z = J theta, the prior is N(0, S) and D = 1, members
+           come to rest just where the score of z's own prior, -(J S J')^-1 z, would hold them: S^-1 theta = J' force,
+           multiplied by J S. Parameters of the likelihood follow their own gradient.
            With draws, that score is estimated (ssge) from the outputs of fresh prior draws at every step, as in the
            reference implementation. It then acts in the span of these few functions alone: rough ones, which the prior
            forbids most, are free, and a network that can fit the noise does.
@@ -35,6 +36,7 @@ from ..engine import Descent, Info, Lift
 from ..problem import Batch, Problem
 from ..problem.problem import PREFIX
 from .kernels import Kernel, mixed
+from .prior import with_prior
 from .scores import score_at
 from .tapped import Tapped
 
@@ -117,11 +119,12 @@ def _own(step: Step) -> tuple[Params, Info]:
     state, batch, problem, noise, lift = step
 
     def loss(params: Params, buffers: Params, key: Tensor) -> tuple[Tensor, Params]:
-        potential, after = problem.potential(params, buffers, batch, Noise(key), "train")
+        potential, after = problem.data_potential(params, buffers, batch, Noise(key), "train")
         return potential / step.scale, after
 
     losses, buffers, back = lift.pull(loss)(state.params, state.buffers, noise.key)
-    return back(torch.ones_like(losses)), Info(losses, buffers=buffers)
+    grads, losses = with_prior(back(torch.ones_like(losses)), losses, state.params, problem, batch.total, lift)
+    return grads, Info(losses, buffers=buffers)
 
 
 def _in_weights(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
@@ -144,25 +147,23 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
         extra, _ = problem.outputs(params, buffers, inputs["extra"], Noise(key).split("extra"), "train")
         return {"batch": outputs, "extra": extra}, after
 
-    def energy(given: dict[str, Any], params: Params) -> Tensor:
-        return problem.potential_of(given["outputs"], params | given["params"], batch) / step.scale
+    def energy(given: dict[str, Any]) -> Tensor:
+        return problem.data_potential_of(given["outputs"], given["learned"], batch) / step.scale
 
     outputs, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key)
-    names = [] if space.draws != 0 else list(problem.split(state.params)[0])  # the prior pulls on these
-    direct = {n: x for n, x in state.params.items() if n.startswith(PREFIX) or n in names}
-    slopes, losses = lift(torch.func.grad_and_value(energy))(
-        {"outputs": outputs["batch"], "params": direct}, state.params
-    )
+    learned = {n: x for n, x in state.params.items() if n.startswith(PREFIX)}
+    slopes, losses = lift(torch.func.grad_and_value(energy))({"outputs": outputs["batch"], "learned": learned})
     driven = {n: slopes["outputs"] if n == "batch" else torch.zeros_like(x) for n, x in outputs.items()}
     if space.draws != 0:
         driven = {n: x - s for (n, x), s in zip(driven.items(), _prior_score(space, step, run, outputs))}
     coupling = _seen(couple, [outputs[n] for n in driven])
     moved = _descent(coupling, list(driven.values()), step.scale)
     grads = back({n: x.to(outputs[n].dtype) for n, x in zip(driven, moved)})
-    own = slopes["params"]
-    pulled = {n: coupling.pull * x for n, x in own.items() if n not in names}
-    pulled |= dict(zip(names, _shared(coupling, [own[n] for n in names])))
-    return grads | {n: grads[n] + x for n, x in pulled.items()}, Info(losses, buffers=buffers)
+    grads |= {n: grads[n] + coupling.pull * x for n, x in slopes["learned"].items()}
+    share = 0.0 if space.draws != 0 else coupling.pull  # of the prior on params; with draws it is in the score
+    share = share if coupling.mix is None else share * coupling.mix.sum(1)
+    grads, losses = with_prior(grads, losses, state.params, problem, batch.total, lift, share)
+    return grads, Info(losses, buffers=buffers)
 
 
 def _prior_score(space: Space, step: Step, run: Callable[..., Any], outputs: dict[str, Tensor]) -> list[Tensor]:
@@ -190,7 +191,7 @@ def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info
 
     def run(params: Params, buffers: Params, key: Tensor, shift: Tensor) -> tuple[dict[str, Tensor], Params]:
         outputs, values, after = network.tap(problem.split(params)[0], buffers, batch.inputs, Noise(key), shift)
-        return {"loss": problem.potential_of(outputs, params, batch) / step.scale, "values": values}, after
+        return {"loss": problem.data_potential_of(outputs, params, batch) / step.scale, "values": values}, after
 
     nothing = torch.zeros(len(noise.key), dtype=next(iter(state.params.values())).dtype, device=noise.key.device)
     found, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key, nothing)
@@ -205,7 +206,8 @@ def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info
         with _no_autocast(own):
             moved = moved + coupling.pull * (mixed(coupling.mix, [own])[0] - own)
     cotangents = {"loss": coupling.pull * torch.ones_like(found["loss"]), "values": moved.to(found["values"].dtype)}
-    return back(cotangents), Info(found["loss"], buffers=buffers)
+    grads, losses = with_prior(back(cotangents), found["loss"], state.params, problem, batch.total, lift, coupling.pull)
+    return grads, Info(losses, buffers=buffers)
 
 
 def _seen(couple: Couple, values: list[Tensor]) -> Coupling:
@@ -216,18 +218,14 @@ def _seen(couple: Couple, values: list[Tensor]) -> Coupling:
 
 def _descent(coupling: Coupling, slopes: list[Tensor], scale: float) -> list[Tensor]:
     """pull mix dU/dz + repel z / scale, for slopes per example."""
-    with _no_autocast(coupling.repel):
-        return mixed(coupling.repel / scale, coupling.members, plus=_shared(coupling, slopes))
-
-
-def _shared(coupling: Coupling, slopes: list[Tensor]) -> list[Tensor]:
-    """pull mix dU/dz."""
-    pull, mix = coupling.pull, coupling.mix
-    with _no_autocast(coupling.repel):
+    pull, mix, repel, members = coupling
+    with _no_autocast(repel):
         driven = [_real(x) for x in slopes]
         if mix is not None:
-            return mixed(pull * mix, driven)
-        return [pull * x for x in driven] if isinstance(pull, Tensor) else driven
+            driven = mixed(pull * mix, driven)
+        elif isinstance(pull, Tensor):
+            driven = [pull * x for x in driven]
+        return mixed(repel / scale, members, plus=driven)
 
 
 def _force(coupling: Coupling, scale: float) -> list[Tensor]:

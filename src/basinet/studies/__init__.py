@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..core.nearest import did_you_mean
 from ..data import Data, datasets
 from ..data.datasets import Splits
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Options(NamedTuple):
@@ -39,6 +40,10 @@ class Options(NamedTuple):
         if count is not None and count < 1:
             raise ValueError(f"expected at least 1 example, got {count}")
         return data if count is None or count >= data.n else data.take(slice(0, count))
+
+    def chosen(self, methods: Mapping[str, T], done: Set[str] = frozenset()) -> dict[str, T]:
+        """Of methods by name those that were asked for and are not done."""
+        return {n: m for n, m in methods.items() if (not self.methods or n in self.methods) and n not in done}
 
     def load(self, name: str) -> Splits:
         """A data set by name, with as many examples as were asked for."""

@@ -1,0 +1,97 @@
+"""What methods share whose members are particles: the space in which they see each other, a kernel, and how a run goes.
+
+All members descend, in that space,
+
+    sum_j D_ij dU/dz_j + repulsion sum_j R_ij z_j
+
+where D and R are what each method makes of the kernel between members (`basinet.repulsion.spaces` brings it to params).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..core.noise import Noise
+from ..core.tree import Params, ravel
+from ..engine import CoupledMethod, Descent, Info, Lift, Schedule
+from ..optim import Adam, Cosine, Optimizer
+from ..problem import Batch, Problem
+from ..problem.exact import Conjugate
+from .anneal import anneal_weight, check_anneal
+from .kernels import Kernel, Pairs
+from .spaces import Coupling, Space, Step
+
+if TYPE_CHECKING:
+    from ..testing import Bench
+
+
+@dataclass(frozen=True, kw_only=True)
+class Particles(CoupledMethod, kind="method"):
+    """Members that follow the posterior and push each other apart, by a kernel between them.
+
+    They see each other in their weights, in their outputs on the batch ("function", where `extra` adds inputs drawn
+    around the batch at each step), or in what `layer` gives ("features").
+    """
+
+    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
+    batch_size: int | None = 128  # examples a step, the same for all members; None: all
+    space: str = "weights"  # where members see each other: weights, function or features
+    layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
+    extra: int = 0  # inputs added to the batch's for space "function", drawn at each step: normal, with its mean
+    reach: float = 2.0  # standard deviation of extra inputs, in those of the batch, feature by feature
+    prior_draws: int | None = 0  # a step, to tell the prior of outputs by; None: one a member; 0: it pulls on weights
+    kernel: str = "rbf"  # between members: rbf, imq (inverse multiquadric), or linear
+    bandwidth: float | None = None  # h of the kernel, in units of the space; None: by the median at each step
+    repulsion: float = 1.0  # strength relative to the posterior: 1 is Bayes at any N
+    anneal: str = "none"  # how the posterior's pull grows from zero: none, linear, tanh or cyclic
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
+    patience: int | None = None  # reports without a lower validation NLL until all stop, at their best; None: never
+
+    def __post_init__(self) -> None:
+        self._space(), self._kernel()
+        check_anneal(self.anneal)
+        if not 0 <= self.repulsion < float("inf"):
+            raise ValueError(f"expected a finite repulsion of at least 0, got {self.repulsion}")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"expected patience of at least 1 report, or None, got {self.patience}")
+        self.check()
+
+    def check(self) -> None:
+        """Raises for values of the method's own fields that make no sense."""
+
+    @abstractmethod
+    def coupled_by(self, pairs: Pairs) -> tuple[Tensor | None, Tensor]:
+        """D, or None for the identity, and repulsion times R, both (M, M), from the kernel between members."""
+
+    def adapt(self, problem: Problem) -> Problem:
+        return self._space().adapt(problem)
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule.of_epochs(self.epochs, self.batch_size, n)
+
+    def gradient(  # type: ignore[override]
+        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
+    ) -> tuple[Params, Info]:
+        pull = anneal_weight(self.anneal, batch.step, self.schedule(batch.total).steps)
+        kernel = self._kernel()
+
+        def couple(values: list[Tensor]) -> Coupling:
+            members = kernel.seen(values)
+            return Coupling(pull, *self.coupled_by(kernel.pairs(members)), members)
+
+        return self._space().gradient(couple, Step(state, batch, problem, noise, lift))
+
+    def _space(self) -> Space:
+        return Space(self.space, self.layer, self.extra, self.reach, self.prior_draws)
+
+    def _kernel(self) -> Kernel:
+        return Kernel(self.kernel, self.bandwidth)
+
+
+def particles(bench: Bench, recipe: Particles, exact: Conjugate, members: int) -> Tensor:
+    """Where members come to rest on a problem whose posterior is known, (members, d)."""
+    return ravel(bench.fit(recipe, exact.problem, exact.data, members).sample(1), 2)[:, 0]
