@@ -17,6 +17,7 @@ from basinet.core.noise import Noise
 from basinet.core.tree import leaves, ravel, tree_map
 from basinet.engine import CoupledMethod, Descent, Engine, Info, Lift, Schedule
 from basinet.engine import group as group_module
+from basinet.engine.coupled import Streams
 from basinet.engine.kernels import Eager
 from basinet.methods.map import MAP
 from basinet.optim import Adam
@@ -109,6 +110,27 @@ def test_chunks_give_what_one_stack_gives(size: int, recompute: bool) -> None:
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_compiled_call_a_member_gives_what_one_stack_gives(recompute: bool) -> None:
+    """What a GPU records on streams, one member after another."""
+    found, compiled = [], []
+    for lift in (Lift(), Streams(2, recompute=recompute)):
+        data, made = classes().to(dtype=torch.float64), Flock()
+        keys = Noise.seed(3).split(torch.arange(4)).key
+        kernel = Eager(made, problem(), data, made.schedule(data.n), stacked=True, lift=lift)
+        points = [
+            tree_map(lambda x: x.double() if x.is_floating_point() else x, problem().init(Noise(k))) for k in keys
+        ]
+        kernel.begin(range(4), points, keys)
+        torch._dynamo.utils.counters.clear()
+        found.append((kernel.advance([0] * 4, 5, torch.zeros(4, dtype=torch.float64)), *leaves(kernel.states())))
+        compiled.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    for a, b in zip(*found):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert compiled == [0, 2 if recompute else 1]  # not once a member or a step
+
+
 @pytest.mark.parametrize("options", [{"strategy": "loop"}, {"strategy": "stacked", "memory": 25_000}])
 def test_strategies_agree(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
@@ -192,8 +214,6 @@ def test_bad_input_is_said() -> None:
             bn.Data(classes().inputs, classes().targets, rows=torch.zeros(3, 5, dtype=torch.long)),
             members=3,
         )
-    with pytest.raises(ValueError, match="see each other"):
-        bn.fit(Flock(), problem(), classes(), members=3, engine=Engine(**EVERY, strategy="streams"))
 
 
 def test_a_stream_feeds_them() -> None:
