@@ -3,8 +3,9 @@
     python bench/repulsion.py --device cpu      the rows for a CPU
     python bench/repulsion.py --device cuda     the rows for a GPU
 
-All train through `bn.fit` in one stack, on the same data, network, batch size and optimiser. They take turns, and the
-best epoch of each counts: a busy machine slows all of them, and not all at once.
+All train through `bn.fit` in one stack (convolutions on a GPU: each member on its stream), on the same data, network,
+batch size and optimiser. They take turns, and the best epoch of each counts: a busy machine slows all of them, and not
+all at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -35,6 +36,7 @@ class Row(NamedTuple):
     batches: int  # an epoch
     compiled: bool
     targets: dict[str, float]  # what we hold ourselves to
+    strategy: Literal["stacked", "streams"] = "stacked"
 
 
 def mlp_64() -> nn.Module:
@@ -63,9 +65,13 @@ def small_cnn() -> nn.Module:
     )  # fmt: skip
 
 
+def resnet_8() -> nn.Module:
+    return ResNet(8)
+
+
 EAGER = {"WGD function": 1.2, "FoRDE pca": 2.0, "FoRDE identity": 2.0}
 COMPILED = {"WGD function": 1.2, "FoRDE pca": 1.4, "FoRDE identity": 1.4}
-CONVOLUTIONS = {"WGD function": 1.3, "FoRDE pca": 3.3, "FoRDE identity": 3.3}
+CONVOLUTIONS = {"WGD weights": 1.3, "WGD function": 1.3, "FoRDE pca": 3.3, "FoRDE identity": 3.3}
 ROWS = {
     "cpu": [
         Row("MLP 64-200-200-10", mlp_64, (64,), 20, False, EAGER),
@@ -75,8 +81,9 @@ ROWS = {
     ],
     "cuda": [
         Row("MLP 784-200x3-10", mlp_784, (784,), 100, True, COMPILED),
-        Row("CNN", cnn, (1, 28, 28), 100, True, CONVOLUTIONS),
-        Row("ResNet-20", ResNet, (3, 32, 32), 50, True, CONVOLUTIONS),
+        Row("CNN", cnn, (1, 28, 28), 100, True, CONVOLUTIONS, "streams"),
+        Row("ResNet-8", resnet_8, (3, 32, 32), 50, True, CONVOLUTIONS, "streams"),
+        Row("ResNet-20", ResNet, (3, 32, 32), 50, True, CONVOLUTIONS, "streams"),
     ],
 }
 
@@ -104,7 +111,7 @@ def step_seconds(row: Row, recipe: bn.engine.Method, data: bn.Data, device: str,
             torch.cuda.synchronize()
         stamps[event.step] = time.perf_counter()
 
-    engine = bn.Engine(device=device, autocast=autocast, strategy="stacked", compile=row.compiled, progress=False)
+    engine = bn.Engine(device=device, autocast=autocast, strategy=row.strategy, compile=row.compiled, progress=False)
     bn.fit(recipe, problem, data, members=MEMBERS, engine=engine, observe=observe)
     return min((stamps[b] - stamps[a]) / (b - a) for a, b in itertools.pairwise(sorted(stamps)))
 
@@ -114,6 +121,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--methods", default="", help="only methods whose name contains this, and the plain ensemble")
     parser.add_argument("--epochs", type=int, default=4, help="of which the first does not count")
     parser.add_argument("--turns", type=int, default=2, help="how often each is run")
     options = parser.parse_args()
@@ -128,8 +136,11 @@ def main() -> None:
         best: dict[str, float] = {}
         for _ in range(options.turns):
             for name, recipe in contenders(options.epochs).items():
+                if options.methods not in name and name != "deep ensemble":
+                    continue
                 seconds = step_seconds(row, recipe, data, device, autocast)
                 best[name] = min(seconds, best.get(name, seconds))
+                print(f"    {row.name}, {name}: {1e3 * seconds:.3f} ms", flush=True)
         plain = best["deep ensemble"]
         for name, seconds in best.items():
             ratio, target = seconds / plain, row.targets.get(name)
@@ -140,6 +151,7 @@ def main() -> None:
                 "members": MEMBERS,
                 "batch": BATCH,
                 "compiled": row.compiled,
+                "strategy": row.strategy,
                 "autocast": str(autocast),
                 "method": name,
                 "step_seconds": seconds,

@@ -101,12 +101,27 @@ def test_a_stream_of_batches_arrives():
     assert max(float((a - b.cpu()).abs().max()) for a, b in zip(leaves(one.points()), leaves(two.points()))) < 1e-9
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_coupled_members_are_those_of_the_cpu(compiled):
+@pytest.mark.parametrize(
+    "options", [{"compile": False, "strategy": "stacked"}, {"strategy": "stacked"}, {"strategy": "streams"}]
+)
+def test_coupled_members_are_those_of_the_cpu(options):
+    apart(Flock(), options)
+
+
+@pytest.mark.parametrize(
+    "recipe", [bn.FoRDE(epochs=2, batch_size=8), bn.WGD(epochs=2, batch_size=8, space="function")], ids=["FoRDE", "WGD"]
+)
+@pytest.mark.parametrize("memory", [None, 300_000], ids=["all", "few"])
+def test_repulsion_on_streams_is_that_of_the_cpu(recipe, memory):
+    apart(recipe, {"strategy": "streams", "memory": memory})
+
+
+def apart(recipe: bn.engine.Method, options: dict[str, Any]) -> None:
+    """Fails where members trained on the GPU in some way are not those of the CPU."""
     problem = bn.Problem(Net, bn.likelihoods.Categorical())
     found = [
-        bn.fit(Flock(), problem, images(), members=3, engine=bn.Engine(**options, dtype=torch.float64, progress=False))
-        for options in ({"device": "cpu"}, {"device": "cuda", "compile": compiled, "strategy": "stacked"})
+        bn.fit(recipe, problem, images(), members=3, engine=bn.Engine(**more, dtype=torch.float64, progress=False))
+        for more in ({"device": "cpu"}, {"device": "cuda", **options})
     ]
     one, two = (leaves(made.points()) for made in found)
     assert max(float((a - b.cpu()).abs().max()) for a, b in zip(one, two)) < 1e-9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,3 +65,36 @@ def test_repulsion_comes_closer_than_a_deep_ensemble(options):
     common: Any = {"epochs": 300, "batch_size": None, "optimizer": Adam(lr=Cosine(peak=0.05))}
     recipe = SVGD(**common) if options is None else WGD(**common, **options)
     assert divergence(recipe, 10) < 0.6 * divergence(MAP(**common), 10)
+
+
+class Halves(nn.Module):
+    """Linear in more weights than there are examples, with a prior of its own on each half of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(FEATURES, 1, bias=False).double() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(Features()(x)) + self.second(Features()(1.7 * x))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        WGD(space="function", estimate="sge", kernel="linear", ridge=1e-6, optimizer=SGD(lr=0.3)),
+        SVGD(space="function", kernel="linear", optimizer=SGD(lr=0.2, momentum=0.9)),
+    ],
+    ids=["WGD", "SVGD"],
+)
+def test_the_prior_of_weights_is_that_of_functions_where_these_are_linear(recipe):
+    """On outputs at the data, with the kernel z'z + 1: their mean and covariance under the exact posterior."""
+    prior = bn.priors.Normal(scale={"first": 1.5, "second": 0.5})
+    asked, data = bn.Problem(Halves, bn.likelihoods.Gaussian(noise=1.0), prior), DATA.take(slice(0, 30, 10))
+    engine = bn.Engine(device="cpu", dtype=torch.float64, compile=False, progress=False)
+    made = bn.fit(replace(recipe, epochs=400, batch_size=None), asked, data, members=data.n + 3, engine=engine)
+    found = made.predict(data.inputs).outputs[:, 0, :, 0]
+    near, far = Features()(data.inputs), Features()(1.7 * data.inputs)
+    k = 1.5**2 * near @ near.T + 0.5**2 * far @ far.T
+    gain = torch.linalg.solve(k + torch.eye(data.n), k).T  # K (K + I)^-1
+    torch.testing.assert_close(found.mean(0), (gain @ data.targets)[:, 0], rtol=0, atol=1e-3)
+    torch.testing.assert_close(torch.cov(found.T, correction=0), gain, rtol=0, atol=1e-3)

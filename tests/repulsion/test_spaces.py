@@ -25,9 +25,9 @@ M, B, N = 4, 6, 30
 KERNEL = {"bandwidth": 1.5}
 SPACES: list[dict[str, Any]] = [
     {"space": "weights"},
-    {"space": "function"},
+    {"space": "function", "extra": 3},
     {"space": "function", "extra": 3, "prior_draws": 7},
-    {"space": "function", "prior_draws": 0},
+    {"space": "function", "prior_draws": None},
     {"space": "features", "layer": "1"},
 ]
 BOTH = pytest.mark.parametrize("cls", [WGD, SVGD])
@@ -141,13 +141,14 @@ def test_functions_follow_the_formula(cls, extra, draws):
     rows = []
     data = torch.stack([torch.func.grad(log_likelihood)(z[i], take(state.params, i)) for i in range(M)])
     phi = dense(recipe, z, data + prior)
+    pull = torch.stack([ravel(torch.func.grad(asked.log_prior)(take(state.params, i))) / 0.5 for i in range(M)])
+    if cls is SVGD:  # on the weights, and shared as members share what moves z
+        pull = torch.exp(-torch.cdist(z, z).square() / (2 * recipe.bandwidth**2)) @ pull / M
     for i in range(M):
         params = take(state.params, i)
         jacobian = torch.func.jacrev(lambda v, params=params: outputs(unravel(v, params)))(ravel(params))
         own = ravel(torch.func.grad(lambda p, i=i: log_likelihood(z[i], p))(params))
-        if draws == 0:
-            own = own + ravel(torch.func.grad(asked.log_prior)(params)) / 0.5
-        rows.append(phi[i] @ jacobian + own)
+        rows.append(phi[i] @ jacobian + own + (pull[i] if draws == 0 else 0))
     torch.testing.assert_close(ravel(found, 1), -torch.stack(rows) / (N / 0.5), rtol=0, atol=1e-11)
     torch.testing.assert_close(info.loss, as_MAP(asked, given)[1].loss, rtol=0, atol=1e-12)
 
@@ -324,8 +325,8 @@ def test_a_tapped_network_is_the_network_and_leaves_it_alone():
 def test_a_prior_that_cannot_be_drawn_from_is_refused():
     asked = bn.Problem(Net, bn.likelihoods.Gaussian(noise=0.3), bn.priors.LogUniform())
     with pytest.raises(ValueError, match="knows the prior by its draws: LogUniform is improper"):
-        WGD(space="function").adapt(asked)
-    for recipe in (WGD(), WGD(space="function", prior_draws=0)):
+        WGD(space="function", prior_draws=None).adapt(asked)
+    for recipe in (WGD(), WGD(space="function")):
         recipe.adapt(asked)
 
 
@@ -339,7 +340,8 @@ def test_a_prior_that_cannot_be_drawn_from_is_refused():
         ({"extra": 5}, "with space='function' alone, got extra=5"),
         ({"space": "function", "extra": -1}, "got extra=-1"),
         ({"space": "function", "extra": 2, "reach": 0.0}, "positive, finite reach"),
-        ({"prior_draws": 5}, "with space='function' alone"),
+        ({"prior_draws": 5}, "with space='function'"),
+        ({"prior_draws": None}, "with space='function'"),
         ({"space": "function", "prior_draws": 1}, "at least 2"),
         ({"kernel": "gauss"}, "unknown kernel 'gauss'"),
         ({"bandwidth": -1.0}, "positive, finite bandwidth"),

@@ -34,15 +34,18 @@ def lift(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
     return lifted
 
 
-def compiled(function: Callable[..., Any], *, whole: bool = False) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], *, whole: bool = False, code: types.CodeType | None = None
+) -> Callable[..., Any]:
     """`function` compiled for fixed shapes; `whole`: as one graph, or an error.
 
     The compiler counts by code how often it had to compile, and stops at eight: one function here serves many kernels
-    in a process, so each gets a copy of the code.
+    in a process, so each gets a copy of the code; `code` is a copy that was made before, whose compilations are found
+    again for functions that are defined anew at each call.
     """
     plain = getattr(function, "__func__", function)
     copy = types.FunctionType(
-        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+        code or plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
     )
     own = types.MethodType(copy, function.__self__) if hasattr(function, "__self__") else copy
     return torch.compile(own, dynamic=False, fullgraph=whole)

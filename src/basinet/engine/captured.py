@@ -1,5 +1,8 @@
 """The kernel for a GPU: a whole step compiled, with gathering, noise and optimiser in it, and recorded as a CUDA graph
 that is replayed: either one stack, or one compiled step a member on parallel streams in the same graph.
+
+Members that see each other are one stack. On streams, what they exchange is computed between a compiled call a member
+that makes it and one that takes it back, all recorded in one graph.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from ..core.lift import compiled, lift
 from ..core.noise import Noise
 from ..core.tree import Point, leaves, stack, tree_map
 from ..problem import Batch
+from .coupled import Streams
 from .kernels import Kernel
+from .method import CoupledMethod, Info
 
 WARM_UP = 3  # steps before a graph is captured: libraries choose their algorithms in them
 
@@ -24,8 +29,9 @@ class Captured(Kernel):
 
     def __init__(self, *args: Any, streams: bool, longest: int, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.by_stream, self.longest = streams, longest
-        self.coupling.traced = True
+        self.longest = longest
+        self.by_stream = streams and not self.method.coupled  # each member a cell of its own
+        self.coupling.traced = not isinstance(self.coupling, Streams)
         self.cells: list[Any] = []  # one stacked state, or one state a member
         self._graph: torch.cuda.CUDAGraph | None = None
         self._compiled: Callable[..., Any] | None = None
@@ -80,7 +86,8 @@ class Captured(Kernel):
     def batch(self, inputs: Any, targets: Any, weights: Any, index: Any, key: Tensor, clock: Any) -> Batch:
         """As for all kernels; images of a single member have their channels last, as tensor cores take them."""
         seen = super().batch(inputs, targets, weights, index, key, clock)
-        return seen._replace(inputs=tree_map(_channels_last, seen.inputs)) if self.by_stream else seen
+        single = self.by_stream or isinstance(self.coupling, Streams)
+        return seen._replace(inputs=tree_map(_channels_last, seen.inputs)) if single else seen
 
     def _fresh(self, points: Sequence[Point], keys: Tensor) -> list[Any]:
         if self.by_stream:
@@ -92,7 +99,8 @@ class Captured(Kernel):
 
     def _capture(self) -> None:
         saved = tree_map(torch.clone, self.cells)
-        self._compiled = compiled(self._cell_step, whole=True)
+        apart = isinstance(self.coupling, Streams)
+        self._compiled = self._exchanging() if apart else compiled(self._cell_step, whole=True)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -102,6 +110,8 @@ class Captured(Kernel):
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         streams = [torch.cuda.Stream() for _ in self.cells] if self.by_stream else []
+        if isinstance(self.coupling, Streams):
+            self.coupling.spread(self.size)
         self.at.zero_()
         with torch.cuda.graph(graph):
             self.kept = self._all_cells(streams)
@@ -132,11 +142,7 @@ class Captured(Kernel):
 
     def _cell_step(self, state: Any, order: Tensor, ticks: Tensor, noises: Tensor, loss: Tensor, at: Tensor) -> Any:
         """One step of a stack, or of one member, written into its state; returns what the bank may keep."""
-        one = at.reshape(1)
-        clock = ticks.index_select(0, one)[0]  # (g,) or (1,)
-        whole = self.batches.batch_size is None
-        index = order[0] if whole else order.index_select(0, one)[0]
-        key = noises.index_select(0, one)[0]
+        index, key, clock = self._now(order, ticks, noises, at)
         if self.by_stream:
             clock, key, index = clock[0], key[0], index if self.batches.shared else index[0]
             new, info = self.step(state, *self.batches.gather(index), index, key, clock)
@@ -144,10 +150,43 @@ class Captured(Kernel):
             new, info = self.step(state, *self.batches.gather(index), index, key, clock[0])
         else:
             new, info = lift(self.step, self.dims())(state, *self.batches.gather(index), index, key, clock)
-        for old, x in zip(leaves(state), leaves(new)):
-            old.copy_(x)
+        _write(state, new)
         loss.add_(info.loss.detach())
         return None if info.keep is None else (info.keep, info.sample)
+
+    def _now(self, order: Tensor, ticks: Tensor, noises: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows, keys and clocks of the step at hand."""
+        one = at.reshape(1)
+        index = order[0] if self.batches.batch_size is None else order.index_select(0, one)[0]
+        return index, noises.index_select(0, one)[0], ticks.index_select(0, one)[0]  # (g,) or (1,) clocks
+
+    def _exchanging(self) -> Callable[..., None]:
+        """A step of members that see each other, each on its stream: what comes before and after them is compiled."""
+        method, problem = self.method, self.problem
+        assert isinstance(method, CoupledMethod)
+
+        def before(order: Tensor, ticks: Tensor, noises: Tensor, at: Tensor) -> tuple[Any, ...]:
+            index, key, clock = self._now(order, ticks, noises, at)
+            return (*self.batch(*self.batches.gather(index), index, key, clock[0]), key)
+
+        def after(state: Any, grads: Any, losses: Tensor, buffers: Any, batch: tuple[Any, ...], total: Tensor) -> None:
+            _write(state, method.descend(state, grads, Info(losses, buffers=buffers), Batch(*batch)))
+            total.add_(losses)
+
+        first, last = compiled(before, whole=True), compiled(after, whole=True)
+
+        def step(state: Any, order: Tensor, ticks: Tensor, noises: Tensor, loss: Tensor, at: Tensor) -> None:
+            *batch, key = first(order, ticks, noises, at)
+            with self.precision():
+                grads, info = method.gradient(state, Batch(*batch), problem, Noise(key), self.coupling)
+            last(state, grads, info.loss, info.buffers, tuple(batch), loss)
+
+        return step
+
+
+def _write(state: Any, new: Any) -> None:
+    for old, x in zip(leaves(state), leaves(new)):
+        old.copy_(x)
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""How members that see each other at every step are computed: all in one vectorised call, in chunks, or one by one.
+"""How members that see each other at every step are computed: all in one vectorised call, in chunks, one by one, or,
+on a GPU, each on a stream of its own.
 
 A coupled method writes functions of one member and hands them to a `Lift`, which gives their results for all members.
 What members exchange is only what these functions return: losses, and the outputs, features or input gradients that a
@@ -7,14 +8,16 @@ kernel compares. So the result does not depend on the chunks, and memory for act
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..core.lift import lift
+from ..core.lift import compiled, lift
 from ..core.tree import leaves, tree_map
 
 Back = Callable[[Any], Any]
@@ -36,7 +39,8 @@ class Lift:
 
         def all_members(*args: Any) -> Any:
             dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
-            return _joined([self._call(function, dims)(*part) for part in self._parts(args, dims)])
+            called = self._call(function, dims)
+            return _joined(self._each([partial(called, *part) for part in self._parts(args, dims)]))
 
         return all_members
 
@@ -51,22 +55,30 @@ class Lift:
             vjp = _traced_vjp if self.traced else _vjp
             if self.recompute and len(parts) > 1:
                 with torch.no_grad():
-                    found = [called(*part) for part in parts]
+                    found = self._each([partial(called, *part) for part in parts])
                 kept: list[Back] | None = None
             else:
-                made = [vjp(called, part) for part in parts]
+                made = self._each([partial(vjp, called, part) for part in parts])
                 found, kept = [(outputs, aux) for outputs, aux, _ in made], [back for _, _, back in made]
             outputs, aux = _joined(found)
 
             def back(cotangents: Any) -> Any:
                 pieces = [piece for (piece,) in self._parts((cotangents,), (0,))]
                 if kept is not None:
-                    return _joined([pull(piece) for pull, piece in zip(kept, pieces)])
-                return _joined([vjp(called, part)[2](piece) for part, piece in zip(parts, pieces)])
+                    return _joined(self._each([partial(pull, piece) for pull, piece in zip(kept, pieces)]))
+
+                def again(part: tuple[Any, ...], piece: Any) -> Any:
+                    return vjp(called, part)[2](piece)
+
+                return _joined(self._each([partial(again, part, piece) for part, piece in zip(parts, pieces)]))
 
             return outputs, aux, back
 
         return all_members
+
+    def _each(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """What each chunk gives."""
+        return [call() for call in calls]
 
     def _call(self, function: Callable[..., Any], dims: tuple[Any, ...]) -> Callable[..., Any]:
         """`function` on a part: vectorised, or plain with the member axis taken off and put back."""
@@ -87,6 +99,41 @@ class Lift:
             return [args]
         cuts = [slice(i, min(i + size, members)) for i in range(0, members, size)]
         return [tuple(_cut(a, cut) if d == 0 else a for a, d in zip(args, dims)) for cut in cuts]
+
+
+class Streams(Lift):
+    """On a GPU: one compiled call a member, each on a stream of its own, to be recorded in a CUDA graph.
+
+    Convolutions of many members in one call are grouped ones, whose second derivatives are slow; here they stay plain.
+    With `recompute`, `at_once` members have activations in memory at a time.
+    """
+
+    def __init__(self, at_once: int | None = None, *, recompute: bool = False) -> None:
+        super().__init__(1, recompute=recompute)
+        self.at_once = at_once
+        self.streams: list[torch.cuda.Stream] = []  # none: one member after another, to warm up
+        self._codes: dict[types.CodeType, types.CodeType] = {}
+
+    def spread(self, members: int) -> None:
+        """Takes streams for so many members."""
+        self.streams = [torch.cuda.Stream() for _ in range(min(self.at_once or members, members))]
+
+    def _call(self, function: Callable[..., Any], dims: tuple[Any, ...]) -> Callable[..., Any]:
+        code = self._codes.setdefault(function.__code__, function.__code__.replace())
+        return super()._call(compiled(function, whole=True, code=code), dims)
+
+    def _each(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        if not self.streams:
+            return super()._each(calls)
+        current, found = torch.cuda.current_stream(), []
+        for stream in self.streams:
+            stream.wait_stream(current)
+        for i, call in enumerate(calls):
+            with torch.cuda.stream(self.streams[i % len(self.streams)]):
+                found.append(call())
+        for stream in self.streams:  # after all have been sent off
+            current.wait_stream(stream)
+        return found
 
 
 def _cut(tree: Any, cut: slice) -> Any:

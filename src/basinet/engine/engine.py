@@ -17,7 +17,7 @@ from ..pool.files import FileError
 from ..problem import Problem
 from .captured import Captured
 from .checkpoint import Checkpoints
-from .coupled import Lift
+from .coupled import Lift, Streams
 from .group import Member, Observer, Run, Slot, Trained, finish_only, run_group, segment
 from .interrupt import Interrupt
 from .kernels import Eager, Kernel
@@ -390,7 +390,9 @@ class _Works:
             assert run.data is not None
             parts = (run.method, run.problem, run.data, run.schedule)
             one_by_one = 1 if plan.strategy == "loop" else None
-            lift = Lift(self.chunk if self.chunk is not None else one_by_one, recompute=self.chunk is not None)
+            at_once, recompute = self.chunk if self.chunk is not None else one_by_one, self.chunk is not None
+            apart = plan.strategy == "streams" and run.method.coupled
+            lift = (Streams if apart else Lift)(at_once, recompute=recompute)
             options = {"autocast": self.engine.autocast, "lift": lift}
             captured = plan.compiled and self.engine.place.type == "cuda" and plan.strategy != "loop"
             captured = captured and not isinstance(run.data, Stream)

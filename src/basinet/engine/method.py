@@ -249,10 +249,14 @@ class GradientMethod(Method, kind="method"):
 
     def update(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Descent, Info]:
         grads, info = self.gradient(state, batch, problem, noise)
+        return self.descend(state, grads, info, batch), info
+
+    def descend(self, state: Descent, grads: Any, info: Info, batch: Batch) -> Descent:
+        """The state after the optimiser's step along `grads`."""
         steps = self.schedule(batch.total).steps
         params, moments = self.optimizer.step(state.params, grads, state.moments, batch.step, steps)
         buffers = state.buffers if info.buffers is None else info.buffers
-        return self.absorb(Descent(params, buffers, moments, state.memory), batch), info
+        return self.absorb(Descent(params, buffers, moments, state.memory), batch)
 
     def point(self, state: Descent) -> Point:
         return Point(state.params, state.buffers)
@@ -287,6 +291,4 @@ class CoupledMethod(GradientMethod, kind="method"):
         self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
     ) -> tuple[Descent, Info]:
         grads, info = self.gradient(state, batch, problem, noise, lift)
-        steps = self.schedule(batch.total).steps
-        params, moments = self.optimizer.step(state.params, grads, state.moments, batch.step, steps)
-        return Descent(params, info.buffers or state.buffers, moments, state.memory), info
+        return self.descend(state, grads, info, batch), info

@@ -48,8 +48,6 @@ def choose(
     coupled: bool = False,
 ) -> Plan:
     """The plan asked for, or the one that fits."""
-    if coupled and asked == "streams":
-        raise ValueError("strategy 'streams' runs members apart, and these see each other: use 'stacked' or 'loop'")
     if device.type == "cuda":
         return _on_gpu(asked, compiled, members, steps, module, attempt, coupled)
     return _on_cpu(asked, compiled, members, steps, module, attempt)
@@ -112,7 +110,7 @@ def _on_gpu(
     likely: Sequence[Strategy]
     tried: list[tuple[float, Plan]] = []
     reasons, spent = [], 0.0
-    likely = ("stacked",) if coupled else _candidates(module) if members > 1 else ("streams",)
+    likely = _candidates(module) if members > 1 else ("streams",)
     for strategy in likely:
         if tried and tried[0][0] * steps < 2 * spent:
             reasons.append(f"the run is too short to try {strategy}")

@@ -46,7 +46,7 @@ class SVGD(CoupledMethod):
     layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
     extra: int = 0  # inputs added to the batch's for space "function", drawn at each step: normal, with its mean
     reach: float = 2.0  # standard deviation of extra inputs, in those of the batch, feature by feature
-    prior_draws: int | None = None  # prior draws a step for space "function"; None: one a member; 0: prior on weights
+    prior_draws: int | None = 0  # a step, to tell the prior of outputs by; None: one a member; 0: it pulls on weights
     kernel: str = "rbf"  # between members: rbf, imq (inverse multiquadric), or linear
     bandwidth: float | None = None  # h of the kernel, in units of the space; None: by the median at each step
     repulsion: float = 1.0  # strength relative to the posterior: 1 is Bayes at any N

@@ -49,7 +49,7 @@ class WGD(CoupledMethod):
     layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
     extra: int = 0  # inputs added to the batch's for space "function", drawn at each step: normal, with its mean
     reach: float = 2.0  # standard deviation of extra inputs, in those of the batch, feature by feature
-    prior_draws: int | None = None  # prior draws a step for space "function"; None: one a member; 0: prior on weights
+    prior_draws: int | None = 0  # a step, to tell the prior of outputs by; None: one a member; 0: it pulls on weights
     estimate: str = "kde"  # of the members' score: kde (kernel density), sge (Stein), ssge (spectral Stein)
     ridge: float = RIDGE  # eta, added to the kernel's diagonal by sge and ssge
     kernel: str = "rbf"  # between members: rbf, imq (inverse multiquadric), or linear (not for kde)
@@ -72,8 +72,12 @@ class WGD(CoupledMethod):
     @classmethod
     def paper(cls, space: str = "weights", layer: str | None = None) -> WGD:
         """The reference implementation's settings for kde (its networks: 10 to 100 members, noise or class likelihood
-        at scale 1): Adam at a constant 0.01, batches of 128, median bandwidth, and the posterior's own repulsion."""
-        return cls(space=space, layer=layer, batch_size=128, repulsion=1.0, optimizer=Adam(lr=0.01))
+        at scale 1): Adam at a constant 0.01, batches of 128, median bandwidth, the posterior's own repulsion, and a
+        prior of outputs that is known by as many draws as members."""
+        draws = None if space == "function" else 0
+        return cls(
+            space=space, layer=layer, batch_size=128, prior_draws=draws, repulsion=1.0, optimizer=Adam(lr=0.01)
+        )
 
     def adapt(self, problem: Problem) -> Problem:
         return self._space().adapt(problem)

@@ -6,10 +6,12 @@ gives on the batch. A method makes two matrices (M, M) of these vectors, D and R
     sum_j D_ij dU/dz_j + repulsion sum_j R_ij z_j,   both divided by N / T,   and through z = z(theta) by one vjp.
 
 weights    z = theta; U the potential.
-function   z = outputs. dU/dz is that of the likelihood less the score of the prior of z, which nobody knows: it is
-           estimated (ssge) from the outputs of fresh prior draws at every step. With fewer draws than outputs the
-           estimate is too small: then the likelihood and the repulsion rule. With no draws the prior of the params
-           acts on these, in no need of an estimate. Parameters of the likelihood follow their own gradient.
+function   z = outputs. dU/dz is that of the likelihood; the prior pulls on the params, mixed by D too. Where z = J theta
+           and the prior is N(0, S), members come to rest where the score of z's own prior, -(J S J')^-1 z, would hold
+           them: S^-1 theta = J' force, multiplied by J S. Parameters of the likelihood follow their own gradient.
+           With draws, that score is estimated (ssge) from the outputs of fresh prior draws at every step, as in the
+           reference implementation. It then acts in the span of these few functions alone: rough ones, which the prior
+           forbids most, are free, and a network that can fit the noise does.
 features   z = a layer's output. The prior stays that of the params. Layers behind z, which do not move it, follow
            their own gradient.
 
@@ -76,7 +78,7 @@ class Space:
     layer: str | None = None  # the name of a submodule, for features
     extra: int = 0  # further inputs a step, for function
     reach: float = 2.0  # their standard deviation in those of the batch, feature by feature
-    draws: int | None = None  # of the prior a step, for function; None: as many as members; 0: the prior of the weights
+    draws: int | None = 0  # of the prior a step, for function; None: as many as members; 0: it pulls on the params
 
     def __post_init__(self) -> None:
         if self.word not in SPACES:
@@ -89,8 +91,8 @@ class Space:
             raise ValueError(f"{told}, got extra={self.extra!r} with space={self.word!r}")
         if not 0 < self.reach < math.inf:
             raise ValueError(f"expected a positive, finite reach of extra inputs, got {self.reach}")
-        if self.draws is not None and (self.draws < 0 or self.draws == 1 or self.word != "function"):
-            told = "expected prior_draws of at least 2, or 0, with space='function' alone, or None"
+        if self.draws != 0 and (self.word != "function" or (self.draws is not None and self.draws < 2)):
+            told = "expected prior_draws=0, or with space='function' at least 2, or None for as many as members"
             raise ValueError(f"{told}, got prior_draws={self.draws} with space={self.word!r}")
 
     def adapt(self, problem: Problem) -> Problem:
@@ -145,29 +147,40 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
     def energy(given: dict[str, Any], params: Params) -> Tensor:
         return problem.potential_of(given["outputs"], params | given["params"], batch) / step.scale
 
-    def prior_run(key: Tensor, buffers: Params) -> dict[str, Tensor]:
-        network = problem.split(take(state.params, 0))[0]
-        return run(problem.prior.sample(network, Noise(key).split("params")), buffers, key)[0]
-
     outputs, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key)
-    draws = len(noise.key) if space.draws is None else space.draws
-    direct = {n: x for n, x in state.params.items() if n.startswith(PREFIX) or not draws}  # U's own gradient moves them
+    names = [] if space.draws != 0 else list(problem.split(state.params)[0])  # the prior pulls on these
+    direct = {n: x for n, x in state.params.items() if n.startswith(PREFIX) or n in names}
     slopes, losses = lift(torch.func.grad_and_value(energy))(
         {"outputs": outputs["batch"], "params": direct}, state.params
     )
     driven = {n: slopes["outputs"] if n == "batch" else torch.zeros_like(x) for n, x in outputs.items()}
-    if draws:
-        keys = Noise(noise.key[0]).split("prior").spread(draws).key
-        drawn = lift(prior_run)(keys, tree_map(lambda x: x[:1].expand(draws, *x.shape[1:]), state.buffers))
-        with _no_autocast(losses):
-            queries, cloud = ([_real(found[n]) for n in driven] for found in (outputs, drawn))
-            score = score_at(queries, cloud, PRIOR_KERNEL, PRIOR_RIDGE)
-        share = 1 / (problem.prior_temperature * step.scale)
-        driven = {n: x - share * s for (n, x), s in zip(driven.items(), score)}
+    if space.draws != 0:
+        driven = {n: x - s for (n, x), s in zip(driven.items(), _prior_score(space, step, run, outputs))}
     coupling = _seen(couple, [outputs[n] for n in driven])
     moved = _descent(coupling, list(driven.values()), step.scale)
     grads = back({n: x.to(outputs[n].dtype) for n, x in zip(driven, moved)})
-    return grads | {n: grads[n] + coupling.pull * x for n, x in slopes["params"].items()}, Info(losses, buffers=buffers)
+    own = slopes["params"]
+    pulled = {n: coupling.pull * x for n, x in own.items() if n not in names}
+    pulled |= dict(zip(names, _shared(coupling, [own[n] for n in names])))
+    return grads | {n: grads[n] + x for n, x in pulled.items()}, Info(losses, buffers=buffers)
+
+
+def _prior_score(space: Space, step: Step, run: Callable[..., Any], outputs: dict[str, Tensor]) -> list[Tensor]:
+    """That of the outputs' prior at the outputs, per example, from those of fresh draws of the params."""
+    state, _, problem, noise, lift = step
+    draws = len(noise.key) if space.draws is None else space.draws
+
+    def prior_run(key: Tensor, buffers: Params) -> dict[str, Tensor]:
+        network = problem.split(take(state.params, 0))[0]
+        found: dict[str, Tensor] = run(problem.prior.sample(network, Noise(key).split("params")), buffers, key)[0]
+        return found
+
+    keys = Noise(noise.key[0]).split("prior").spread(draws).key
+    drawn = lift(prior_run)(keys, tree_map(lambda x: x[:1].expand(draws, *x.shape[1:]), state.buffers))
+    with _no_autocast(keys):
+        queries, cloud = ([_real(found[n]) for n in outputs] for found in (outputs, drawn))
+        share = 1 / (problem.prior_temperature * step.scale)
+        return [share * s for s in score_at(queries, cloud, PRIOR_KERNEL, PRIOR_RIDGE)]
 
 
 def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
@@ -203,14 +216,18 @@ def _seen(couple: Couple, values: list[Tensor]) -> Coupling:
 
 def _descent(coupling: Coupling, slopes: list[Tensor], scale: float) -> list[Tensor]:
     """pull mix dU/dz + repel z / scale, for slopes per example."""
-    pull, mix, repel, members = coupling
-    with _no_autocast(repel):
+    with _no_autocast(coupling.repel):
+        return mixed(coupling.repel / scale, coupling.members, plus=_shared(coupling, slopes))
+
+
+def _shared(coupling: Coupling, slopes: list[Tensor]) -> list[Tensor]:
+    """pull mix dU/dz."""
+    pull, mix = coupling.pull, coupling.mix
+    with _no_autocast(coupling.repel):
         driven = [_real(x) for x in slopes]
         if mix is not None:
-            driven = mixed(pull * mix, driven)
-        elif isinstance(pull, Tensor):
-            driven = [pull * x for x in driven]
-        return mixed(repel / scale, members, plus=driven)
+            return mixed(pull * mix, driven)
+        return [pull * x for x in driven] if isinstance(pull, Tensor) else driven
 
 
 def _force(coupling: Coupling, scale: float) -> list[Tensor]:
