@@ -198,7 +198,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Method, int]]:
         seen.append((run.method, len(slots)))
         return run_group(run, kernel, slots)
 
-    monkeypatch.setattr("basinet.engine.engine.run_group", spy)
+    monkeypatch.setattr("basinet.engine.works.run_group", spy)
     return seen
 
 
