@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -276,6 +277,25 @@ def test_validation_chooses_the_factor_with_the_lowest_nll():
         bn.fit(recipe, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
 
 
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("via", ["probit", "bridge", "linear"])
+def test_validation_scores_are_those_of_posteriors_with_that_precision(structure, via, monkeypatch):
+    """Whether the factors are tried together or, where little may be held, one by one."""
+    monkeypatch.setattr(laplace, "FACTORS", [0.1, 1.0, 30.0])
+    recipe = Laplace(structure=structure, where=None, prior_precision="validation", via=via)
+    val, found = classes(60).take(slice(40, 60)), []
+    for held in (laplace.HELD, 0):
+        monkeypatch.setattr(laplace, "HELD", held)
+        made = bn.fit(recipe, PROBLEM, classes(), val=val, start=MAPS[0], engine=ENGINE)
+        found.append(made.info["curves"]["tried_nll"][0])
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    if via != "linear":  # that one has draws of its own
+        for factor, nll in zip(laplace.FACTORS, found[0], strict=True):
+            one = replace(recipe, prior_precision=factor)  # the prior's own is 1
+            made = bn.fit(one, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+            assert nll == pytest.approx(bn.score(made, val)["nll"], rel=1e-5)
+
+
 def test_factors_without_a_posterior_or_a_finite_nll_are_not_chosen(monkeypatch):
     real, asked = laplace._posterior, []
 
@@ -287,12 +307,12 @@ def test_factors_without_a_posterior_or_a_finite_nll_are_not_chosen(monkeypatch)
         return real(passes, curved, prior, factors, r)
 
     monkeypatch.setattr(laplace, "_posterior", broken)
-    plain = Laplace._loss
-    monkeypatch.setattr(Laplace, "_loss", lambda self, *a: math.nan if asked[-1] < 1 else plain(self, *a))
+    plain = Laplace._losses
+    monkeypatch.setattr(Laplace, "_losses", lambda self, *a: [math.nan] if asked[-1] < 1 else plain(self, *a))
     recipe = Laplace(prior_precision="validation")
     curves = bn.fit(recipe, PROBLEM, classes(), val=classes(), start=MAPS[0], engine=ENGINE).info["curves"]
     assert min(curves["tried_factor"][0]) == pytest.approx(1.0) and len(curves["tried_nll"][0]) == 11
-    monkeypatch.setattr(Laplace, "_loss", lambda self, *a: math.inf)
+    monkeypatch.setattr(Laplace, "_losses", lambda self, families, *a: [math.inf] * len(families))
     with pytest.raises(FloatingPointError, match="not finite with any factor from"):
         bn.fit(recipe, PROBLEM, classes(), val=classes(), start=MAPS[0], engine=ENGINE)
 

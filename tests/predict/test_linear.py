@@ -257,6 +257,33 @@ def test_little_room_and_small_batches_change_nothing(structure, full_matrix, mo
             torch.testing.assert_close(made, whole, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("structure", FAMILIES)
+@pytest.mark.parametrize("network", ["dense", "convolutions", "one place", "tied, a dict", "steps out"])
+def test_families_that_differ_in_their_variances_are_done_at_once(network, structure):
+    make, inputs, _ = NETWORKS[network]
+    problem = problem_of(make)
+    point = point_of(problem)
+    family = FAMILIES[structure](point.params)
+    families = [family, other_variances(family), family.scaled(0.3)]
+    for full_matrix in (True, False):
+        parts = linear.moments_of_several(problem, families, point, inputs, full=full_matrix, batch_size=2)
+        found = torch.cat([spread for _, spread in parts], 1)
+        for spread, one in zip(found, families, strict=True):
+            alone = moments(problem, one, point, inputs, full=full_matrix)[1]
+            torch.testing.assert_close(spread, alone, rtol=1e-10, atol=1e-12)
+
+
+def other_variances(family: Family) -> Family:
+    """The same in the same basis with variances of its own; of families that have none, another scale."""
+    if isinstance(family, Partial):
+        return Partial(other_variances(family.rest), other_variances(family.part))
+    if isinstance(family, Diagonal):
+        return Diagonal(family.centre, {n: x.flip(0) if x.dim() else x for n, x in family.scale.items()}, {})
+    if isinstance(family, Kronecker):
+        return Kronecker(**(vars(family) | {"variance": {n: x.flip(0, 1) for n, x in family.variance.items()}}))
+    return family.scaled(2.0)
+
+
 def test_layers_may_share_a_basis():
     """Gradients are turned once for a layer's matrix and its shift, and again for the next layer."""
     make = lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))  # noqa: E731

@@ -65,14 +65,17 @@ class CurvedKronecker(Curved):
 
     @staticmethod
     def of(found: Factors, params: Params) -> CurvedKronecker:
-        """From factors: eigenvalues of a Kronecker product are the products of eigenvalues."""
+        """From factors: eigenvalues of a Kronecker product are the products of eigenvalues. Bases are kept in the
+        precision of the params: all families that are made of them share them."""
         left, right, values = {}, {}, {n: _matrix(x) for n, x in found.diagonal.items()}
         known: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []  # that of a layer's matrix and of its bias are one
         for n, g in found.left.items():
             known = [x for x in known if torch.equal(x[0], g)] or [(g, _eigen(g, n))]
-            across, left[n] = known[0][1]
+            across, basis = known[0][1]
+            left[n] = basis.to(params[n])
             if n in found.right:
-                along, right[n] = _eigen(found.right[n], n)
+                along, basis = _eigen(found.right[n], n)
+                right[n] = basis.to(params[n])
                 values[n] = across.unsqueeze(1) * along
             else:
                 values[n] = across.unsqueeze(1)
@@ -89,8 +92,7 @@ class CurvedKronecker(Curved):
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Kronecker, float]:
         precision = {n: _positive(share * v + prior[n], n) for n, v in self.values.items()}
         variance = {n: precision[n].reciprocal().to(c) for n, c in centre.items()}
-        left, right = ({n: x.to(centre[n]) for n, x in side.items()} for side in (self.left, self.right))
-        return Kronecker(centre, left, right, variance, buffers), _volume(precision, prior)
+        return Kronecker(centre, self.left, self.right, variance, buffers), _volume(precision, prior)
 
 
 @dataclass(frozen=True, eq=False)

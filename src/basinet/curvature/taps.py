@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..core.patches import patches
 from ..core.tree import Params
 
 
@@ -143,34 +144,11 @@ def _convolution(dims: int, function: Callable[..., Tensor]) -> Callable[..., Te
         a, kernel = input.detach(), weight.shape[2:]
 
         def read() -> Tensor:
-            patches = _patches(a, kernel, _each(stride, dims), _each(dilation, dims), padding)  # (B, i k, T)
-            return patches.mT.unflatten(-1, (groups, -1))
+            return patches(a, kernel, stride, dilation, padding).mT.unflatten(-1, (groups, -1))
 
         return taps.note("matrix", input, weight, bias, made, groups=groups, read=read)
 
     return noted
-
-
-def _patches(x: Tensor, kernel: torch.Size, stride: list[int], dilation: list[int], padding: Any) -> Tensor:
-    """What each place of a convolution sees, (B, channels x kernel, T)."""
-    dims = len(kernel)
-    if padding == "valid":
-        padding = 0
-    if padding == "same":
-        whole = [d * (k - 1) for d, k in zip(dilation, kernel)]
-        sides = [side for w in reversed(whole) for side in (w // 2, w - w // 2)]
-    else:
-        sides = [p for p in reversed(_each(padding, dims)) for _ in range(2)]
-    x = F.pad(x, sides)
-    for i in range(dims):  # (B, C, ..., window of each axis)
-        span = dilation[i] * (kernel[i] - 1) + 1
-        x = x.unfold(2 + i, span, stride[i])[..., :: dilation[i]]
-    x = x.movedim(tuple(range(2, 2 + dims)), tuple(range(-dims, 0)))  # (B, C, *kernel, *places)
-    return x.reshape(x.shape[0], x.shape[1] * math.prod(kernel), -1)
-
-
-def _each(value: Any, dims: int) -> list[int]:
-    return [value] * dims if isinstance(value, int) else list(value) * (dims if len(value) == 1 else 1)
 
 
 def _scale(

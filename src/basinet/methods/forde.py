@@ -155,8 +155,8 @@ def slope(directions: Tensor, weights: Tensor, metric: Tensor | None = None) -> 
     """The derivative of log sum_j k(theta_i, theta_j) in each member's own directions (M, E, B, F). How much a
     direction counts in the mean over them is in `weights` (E, B)."""
     with torch.autocast(directions.device.type, enabled=False):  # distances are differences of near numbers
-        s = (directions - directions[:1]).movedim(0, -2)  # (E, B, M, F); only differences count
-        z = s if metric is None else s @ metric
+        apart = directions - directions[:1]  # only differences count
+        s, z = (x.movedim(0, -2) for x in (apart, apart if metric is None else apart @ metric))  # (E, B, M, F)
         kernel, steep = kernels(s @ z.mT)
         share = (weights / weights.sum().clamp(min=torch.finfo(s.dtype).tiny))[..., None, None]
         density = (share * kernel).sum((0, 1, -1)).clamp(min=1)  # (M,); less than 1, for itself, only without examples

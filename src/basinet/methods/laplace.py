@@ -10,14 +10,14 @@ of `basinet.curvature`; the other parameters stay where they are. The evidence o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 
 from ..core.noise import Noise
-from ..core.tree import Point, nbytes, stack
+from ..core.tree import Point, leaves, nbytes, tree_map
 from ..core.where import Where, select
 from ..curvature import structures
 from ..curvature.demand import demand
@@ -37,7 +37,7 @@ from ..data import Data, Stream, pieces
 from ..engine import Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
-from ..predict import Draws, Predictor, Via, assembled, default_via, predicting
+from ..predict import Draws, Predictor, Via, assembled, default_via, predicting, side_by_side
 from ..problem import Problem
 from ..problem.priors import Normal
 
@@ -49,6 +49,7 @@ STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "eigen-corrected", "di
 TUNED = ("marglik", "layers", "validation")
 SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
+HELD = 2**25  # numbers in the posteriors that are tried at once, where they predict in closed form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +145,14 @@ class Laplace(Method):
         via, last = default_via(self.via, problem.likelihood), set(passes.names) <= set(last_layer(passes))
         predict = predicting(via, problem.likelihood, outputs, self.samples, last, found.predict)
         kept = found.kept + nbytes(point) - nbytes(passes.params)
-        tried = len(FACTORS) * predict.forwards * val.n if self.prior_precision == "validation" and val else 0.0
-        return found._replace(kept=kept, passes=found.passes + tried, predict=predict)
+        found = found._replace(kept=kept, predict=predict)
+        if self.prior_precision != "validation" or val is None:
+            return found
+        passes = predict.forwards * val.n
+        if _drawn(via):
+            return found._replace(passes=found.passes + len(FACTORS) * passes)
+        held = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
+        return found._replace(passes=found.passes + passes, finish=found.finish + held)
 
     def variants(self) -> Iterable[Method]:
         positive = [s for s in STRUCTURES if s != "low-rank" or self.curvature != "hessian"]
@@ -214,27 +221,23 @@ class Laplace(Method):
     ) -> Iterator[tuple[float, float]]:
         """The validation NLL at each factor with which there is a posterior that predicts: next to a precision near
         zero, rounding of the curvature can be more than the prior, and draws can be out of all range."""
-        for m in FACTORS:
-            try:
-                family = _posterior(passes, curved, prior, dict.fromkeys(prior, m))[0]
-            except NotPositive:
-                if m == FACTORS[-1]:
-                    raise
-                continue
-            loss = self._loss(family, passes.problem, val, passes.noise)
-            if math.isfinite(loss):
-                yield m, loss
+        most = 0 if _drawn(default_via(self.via, passes.problem.likelihood)) else HELD
+        for some in _families(passes, curved, prior, most):
+            losses = self._losses(list(some.values()), passes.problem, val, passes.noise)
+            yield from ((m, loss) for m, loss in zip(some, losses) if math.isfinite(loss))
 
-    def _loss(self, family: Family, problem: Problem, val: Data | Stream, noise: Noise) -> float:
-        """The mean validation NLL, predicted as it will be later on: with the same draws for all that are compared."""
-        draws = Draws(problem, stack([family]), noise.split("validation").key.unsqueeze(0), self.samples)
-        predictor = Predictor(draws, default_via(self.via, problem.likelihood), keep=True)
-        total, seen = 0.0, 0
+    def _losses(self, families: Sequence[Family], problem: Problem, val: Data | Stream, noise: Noise) -> list[float]:
+        """The mean validation NLL of each family, predicted as it will be later on: with the same draws for all."""
+        key, via = noise.split("validation").key.unsqueeze(0), default_via(self.via, problem.likelihood)
+        alone = [tree_map(lambda x: x.unsqueeze(0), family) for family in families]  # members of their own: no copies
+        predictors = [Predictor(Draws(problem, family, key, self.samples), via, keep=True) for family in alone]
+        totals, seen = [0.0] * len(families), 0
         for piece in pieces(val, 1000):
-            predictive = assembled([predictor(piece.inputs, begin=seen)], problem.likelihood, None)
-            total -= float(predictive.log_prob(piece.targets).double().sum())
+            for f, made in enumerate(side_by_side(predictors, piece.inputs, begin=seen)):
+                predictive = assembled([made], problem.likelihood, None)
+                totals[f] -= float(predictive.log_prob(piece.targets).double().sum())
             seen += len(piece.targets)
-        return total / seen
+        return [total / seen for total in totals]
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
@@ -258,6 +261,31 @@ class Laplace(Method):
             made = bench.fit(cls(), cold.problem, cold.data, start=cold.mean)
             name = f"covariance at temperature 0.3 ({cold.problem.temper})"
             yield bench.close(name, "its Lambda^-1", bench.covariance(made), cold.covariance, 1e-12)
+
+
+def _drawn(via: Via) -> bool:
+    """Whether predictions may be from draws, of which each family makes its own."""
+    return via in ("sample", "linear")
+
+
+def _families(passes: Passes, curved: Curved, prior: Mapping[str, float], most: int) -> Iterator[dict[float, Family]]:
+    """The posteriors there are with the factors, some at a time, which hold about so many numbers. Mean and bases,
+    which they share, count once."""
+    some: dict[float, Family] = {}
+    held: dict[int, int] = {}
+    for m in FACTORS:
+        try:
+            some[m] = _posterior(passes, curved, prior, dict.fromkeys(prior, m))[0]
+        except NotPositive:
+            if m == FACTORS[-1]:
+                raise
+            continue
+        held |= {id(x): x.numel() for x in leaves(some[m])}
+        if sum(held.values()) > most:
+            yield some
+            some, held = {}, {}
+    if some:
+        yield some
 
 
 def _posterior(

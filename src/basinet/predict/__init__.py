@@ -14,7 +14,7 @@ from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
 from .temperature import Temperature, tempered
-from .via import Outputs, Predictor, Via, assembled, default_via
+from .via import Outputs, Predictor, Via, assembled, default_via, side_by_side
 
 __all__ = [
     "CACHE",
@@ -41,5 +41,6 @@ __all__ = [
     "forward",
     "make_predictive",
     "predicting",
+    "side_by_side",
     "tempered",
 ]

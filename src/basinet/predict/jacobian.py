@@ -29,7 +29,12 @@ class Gradient(NamedTuple):
 
     def whole(self) -> Tensor:
         """(b, outputs, o, i) for a matrix, over all groups; else g."""
-        return self.g if self.a is None else (self.g.mT @ self.a.unsqueeze(1)).flatten(2, 3)
+        if self.a is None:
+            return self.g
+        if self.a.shape[1] > 1:
+            return (self.g.mT @ self.a.unsqueeze(1)).flatten(2, 3)
+        g = self.g[:, :, 0].mT  # (b, outputs, o, places): one product for all outputs
+        return (g.flatten(1, 2) @ self.a[:, 0]).unflatten(1, g.shape[1:3])
 
 
 def run(problem: Problem, point: Point, rows: Any, names: list[str]) -> tuple[Tensor, Taps]:
@@ -58,11 +63,16 @@ def _backward(flat: Tensor, inside: list[Tensor], asked: Tensor) -> Sequence[Ten
     if not inside:
         return ()
     many = asked.expand(-1, *flat.shape)
+
+    def back(one: Tensor) -> Sequence[Tensor]:
+        return torch.autograd.grad(flat, inside, one, retain_graph=True, materialize_grads=True)
+
     try:
-        return torch.autograd.grad(flat, inside, many, retain_graph=True, allow_unused=True, is_grads_batched=True)
-    except RuntimeError:  # no rule to do several at once
-        each = [torch.autograd.grad(flat, inside, one, retain_graph=True, materialize_grads=True) for one in many]
-        return [torch.stack(gs) for gs in zip(*each)]
+        return lift(back)(many)
+    except RuntimeError as error:  # no rule to do several at once
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        return [torch.stack(gs) for gs in zip(*(back(one) for one in many))]
 
 
 def _joined(uses: list[Use], known: dict[int, Tensor], asked: Tensor) -> Gradient:

@@ -3,12 +3,12 @@
 Under a Gaussian family its outputs are Gaussian, with mean f(x, m) and covariance J Sigma J'. Layer by layer that needs
 what a layer was given, a, and the gradients g of the outputs in what it gave, never J itself: a weight matrix with
 variances V in the bases L and R has the part (g L) diag(V (a R)^2) (g L)'. Parameters that cannot be tapped have their
-rows of J made, for some inputs at a time.
+rows of J made, for some inputs at a time. Of several families that differ in V alone, all but the last step is shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from ..problem import Problem
 from .jacobian import Gradient, gradients, rows_of, run
 from .taps import Layer, tapped
 
-ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held at once; on a GPU an eighth of what is
+ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held at once; on a GPU a quarter of what is
 # free, where that is more
 
 
@@ -31,19 +31,34 @@ def moments(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """For some inputs after others: outputs at the mean, (b, *event), and the covariance of the linear function's E
     outputs at each input, (b, E, E), or its diagonal, (b, E)."""
-    terms = _terms(family)
+    for outputs, spread in moments_of_several(problem, [family], point, inputs, full=full, batch_size=batch_size):
+        yield outputs, spread[0]
+
+
+def moments_of_several(
+    problem: Problem,
+    families: Sequence[Family],
+    point: Point,
+    inputs: Any,
+    *,
+    full: bool,
+    batch_size: int | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same for F families of one kind around one mean, whose bases (of Kronecker families) are the same: outputs
+    and covariances (F, b, E, E), or their diagonals (F, b, E)."""
+    terms = _terms(families)
     names = [n for n in (*terms.blocks, *terms.names()) if n in problem.network.params]
     with torch.no_grad():
         few = problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0]
     layers = tapped(problem, point, inputs, names) if names else {}
     missing = [n for n in names if n not in layers]
-    plan = _plan(terms, layers, point, few, full)
+    plan = _plan(terms, layers, point, few, len(families) if full else 0)
     step = batch_size or plan.inputs
     for begin in range(0, leaves(inputs)[0].shape[0], step):
         rows = take(inputs, slice(begin, begin + step))
         with sdpa_kernel(SDPBackend.MATH):  # the fused forms have no rule to differentiate several outputs at once
             outputs, taps = run(problem, point, rows, list(layers))
-            total = _Sum(outputs, full)
+            total = _Sum(len(families), outputs, full)
             for first in range(0, few.numel(), plan.outputs):
                 here = slice(first, min(first + plan.outputs, few.numel()))
                 found = gradients(outputs, taps, here)
@@ -54,49 +69,56 @@ def moments(
 
 
 class Block(NamedTuple):
-    """The covariance of one parameter, seen as a matrix (o, i)."""
+    """The covariances of one parameter, seen as a matrix (o, i), in F families."""
 
     left: Tensor | None  # (o, o); None: the identity
     right: Tensor | None  # (i, i)
-    variance: Tensor  # (o, i)
+    variance: Tensor  # (F, o, i)
 
     def turned(self, x: Tensor) -> Tensor:
         """L' x R."""
         x = x if self.left is None else self.left.mT @ x
         return x if self.right is None else x @ self.right
 
+    @property
+    def flat(self) -> Tensor:
+        """The variances, (F, 1, o * i)."""
+        return self.variance.flatten(1).unsqueeze(1)
+
 
 class Terms(NamedTuple):
-    """A Gaussian family as independent parts."""
+    """Gaussian families as independent parts."""
 
     blocks: dict[str, Block]  # parameters that are independent of all others
-    dense: tuple[Family, ...]  # families over several parameters
+    dense: tuple[tuple[Family, ...], ...]  # parts over several parameters, each as the F families have it
 
     def names(self) -> list[str]:
-        """The parameters of the families."""
-        return [n for family in self.dense for n in family.mean().params]
+        """The parameters of the dense parts."""
+        return [n for part in self.dense for n in part[0].mean().params]
 
 
-def _terms(family: Family) -> Terms:
-    if isinstance(family, Delta):
+def _terms(families: Sequence[Any]) -> Terms:
+    first = families[0]
+    if isinstance(first, Delta):
         return Terms({}, ())
-    if isinstance(family, Diagonal):
-        matrices = {n: s.reshape(s.shape[0] if s.dim() else 1, -1) for n, s in family.scale.items()}
+    if isinstance(first, Diagonal):
+        scales = {n: torch.stack([f.scale[n] for f in families]) for n in first.scale}
+        matrices = {n: s.reshape(*s.shape[:2], -1) if s.dim() > 1 else s[:, None, None] for n, s in scales.items()}
         return Terms({n: Block(None, None, s.square()) for n, s in matrices.items()}, ())
-    if isinstance(family, Kronecker):
+    if isinstance(first, Kronecker):
         blocks: dict[str, Block] = {}
         last: Tensor | None = None
-        for n, variance in family.variance.items():
-            left = family.left.get(n)
+        for n in first.variance:
+            left = first.left.get(n)
             if left is not None and last is not None and torch.equal(left, last):
                 left = last  # that of a layer's matrix and of its shift are one: gradients are turned once
-            blocks[n] = Block(left, family.right.get(n), variance)
+            blocks[n] = Block(left, first.right.get(n), torch.stack([f.variance[n] for f in families]))
             last = left
         return Terms(blocks, ())
-    if isinstance(family, Partial):
-        rest, part = _terms(family.rest), _terms(family.part)
+    if isinstance(first, Partial):
+        rest, part = _terms([f.rest for f in families]), _terms([f.part for f in families])
         return Terms(rest.blocks | part.blocks, (*rest.dense, *part.dense))
-    return Terms({}, (family,))
+    return Terms({}, (tuple(families),))
 
 
 class Plan(NamedTuple):
@@ -106,8 +128,9 @@ class Plan(NamedTuple):
     outputs: int
 
 
-def _plan(terms: Terms, layers: dict[str, Layer], point: Point, few: Tensor, full: bool) -> Plan:
-    """As many inputs as fit; where one does not, as many of its outputs, if only variances are asked for."""
+def _plan(terms: Terms, layers: dict[str, Layer], point: Point, few: Tensor, full: int) -> Plan:
+    """As many inputs as fit, with so many full covariances; where one does not, as many of its outputs, if only
+    variances are asked for."""
     dense, events = set(terms.names()), few.numel()
     an_output, an_input = 1, 1  # numbers held for an output of an input, and for an input
     for name, x in point.params.items():
@@ -117,45 +140,53 @@ def _plan(terms: Terms, layers: dict[str, Layer], point: Point, few: Tensor, ful
             an_input += layer.groups * layer.places * layer.inputs
         if name in dense or (name in terms.blocks and (layer is None or (layer.kind == "matrix" and layer.places > 1))):
             an_output += 2 * x.numel()
-    for family in terms.dense:
+    for family, *_ in terms.dense:
         if isinstance(family, Full):
             an_input += len(family.factor) * max(
                 (v.outputs for n, v in layers.items() if n in family.centre), default=1
             )
     most = ROOM[few.device.type]
     if few.device.type == "cuda":
-        most = max(most, torch.cuda.mem_get_info(few.device)[0] // 8)
+        most = max(most, torch.cuda.mem_get_info(few.device)[0] // 4)
     room = most // few.element_size()
-    inputs = max(1, room // (an_input + events * an_output + (events**2 if full else 0)))
+    inputs = max(1, room // (an_input + events * an_output + full * events**2))
     outputs = events if full or inputs > 1 else min(events, max(1, room // an_output))
     return Plan(inputs, outputs)
 
 
 class _Sum:
-    """The covariance (b, E, E), or its diagonal (b, E), as a sum of parts."""
+    """The covariances (F, b, E, E), or their diagonals (F, b, E), as a sum of parts."""
 
-    def __init__(self, outputs: Tensor, full: bool) -> None:
+    def __init__(self, families: int, outputs: Tensor, full: bool) -> None:
         b, e = outputs.shape[0], outputs[0].numel()
-        self.full = full
-        self.sum = outputs.detach().new_zeros((b, e, e) if full else (b, e))
+        self.full, self.inputs = full, b
+        self.sum = outputs.detach().new_zeros((families, b, e, e) if full else (families, b, e))
 
-    def add(self, rows: Tensor, weights: Tensor | None, here: slice) -> None:
-        """rows diag(weights) rows', for rows (b or 1, outputs, k) and weights (b or 1, k) or None."""
+    def add(self, rows: Tensor, weights: Tensor, here: slice) -> None:
+        """rows diag(weights) rows', for rows (b or 1, outputs, k) and weights (F, b or 1, k)."""
         if self.full:
-            self.sum += (rows if weights is None else rows * weights.unsqueeze(-2)) @ rows.mT
-        elif weights is None:
-            self.sum[:, here] += rows.square().sum(-1)
+            for total, w in zip(self.sum, weights):
+                total += (rows * w.unsqueeze(-2)) @ rows.mT
         elif rows.shape[0] == 1:
-            self.sum[:, here] += weights @ rows[0].square().T
+            self.sum[..., here] += weights @ rows[0].square().T
+        elif weights.shape[1] == 1:
+            self.sum[..., here] += (rows.square() @ weights[:, 0].T).movedim(-1, 0)
         else:
-            self.sum[:, here] += torch.linalg.vecdot(rows, rows * weights.unsqueeze(-2))
+            self.sum[..., here] += (rows.square() @ weights.permute(1, 2, 0)).movedim(-1, 0)
 
-    def add_matrix(self, covariance: Tensor, here: slice) -> None:
-        """A part that is given as (b, outputs, outputs)."""
+    def add_square(self, f: int, rows: Tensor, here: slice) -> None:
+        """rows rows', for rows (b, outputs, k) of family f."""
         if self.full:
-            self.sum += covariance
+            self.sum[f] += rows @ rows.mT
         else:
-            self.sum[:, here] += covariance.diagonal(dim1=-2, dim2=-1)
+            self.sum[f][:, here] += rows.square().sum(-1)
+
+    def add_matrix(self, f: int, covariance: Tensor, here: slice) -> None:
+        """A part of family f that is given as (b, outputs, outputs)."""
+        if self.full:
+            self.sum[f] += covariance
+        else:
+            self.sum[f][:, here] += covariance.diagonal(dim1=-2, dim2=-1)
 
 
 def _add(total: _Sum, terms: Terms, found: dict[str, Gradient], by_rows: Params, here: slice) -> None:
@@ -163,10 +194,10 @@ def _add(total: _Sum, terms: Terms, found: dict[str, Gradient], by_rows: Params,
     rows: dict[tuple[int, int], Tensor] = {}
     for name, block in terms.blocks.items():
         if name in by_rows:
-            each = by_rows[name].reshape(len(total.sum), -1, *block.variance.shape)
-            total.add(block.turned(each).flatten(2), block.variance.reshape(1, -1), here)
+            each = by_rows[name].reshape(total.inputs, -1, *block.variance.shape[1:])
+            total.add(block.turned(each).flatten(2), block.flat, here)
         elif name in found and found[name].places > 1:
-            total.add(_turned_rows(block, found[name]), block.variance.reshape(1, -1), here)
+            total.add(_turned_rows(block, found[name]), block.flat, here)
         elif name in found:
             a, g, key = found[name].a, found[name].g, (found[name].layer, id(block.left))
             if key not in rows:
@@ -176,19 +207,22 @@ def _add(total: _Sum, terms: Terms, found: dict[str, Gradient], by_rows: Params,
             weights[key] = weights.get(key, 0) + _weights(block, a)
     for key, g in rows.items():
         total.add(g, weights[key], here)
-    for family in terms.dense:
-        if isinstance(family, Full) and all(n in found for n in family.centre):
-            total.add(_times_factor(family, found, len(total.sum), here), None, here)
-        else:
-            total.add_matrix(lift(family.quad)(_rows(family, found, by_rows, len(total.sum), here)), here)
+    for part in terms.dense:
+        jacobian: Params = {}  # the same for all families
+        for f, family in enumerate(part):
+            if isinstance(family, Full) and all(n in found for n in family.centre):
+                total.add_square(f, _times_factor(family, found, total.inputs, here), here)
+            else:
+                jacobian = jacobian or _rows(family, found, by_rows, total.inputs, here)
+                total.add_matrix(f, lift(family.quad)(jacobian), here)
 
 
 def _weights(block: Block, a: Tensor | None) -> Tensor:
-    """V (a R)^2 for a matrix with one place, (b, o); V for a shift, (1, o)."""
+    """V (a R)^2 for a matrix with one place, (F, b, o); V for a shift, (F, 1, o)."""
     if a is None:
-        return block.variance.reshape(1, -1)
+        return block.flat
     a = a[:, 0, 0] if block.right is None else a[:, 0, 0] @ block.right
-    return a.square() @ block.variance.T
+    return a.square() @ block.variance.mT
 
 
 def _turned_rows(block: Block, gradient: Gradient) -> Tensor:

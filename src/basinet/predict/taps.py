@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from ..core.patches import patches
 from ..core.tree import Params, Point, leaves, tree_map
 from ..problem import Problem
 
@@ -96,31 +97,25 @@ class Taps(TorchFunctionMode):
             return None
         out = self._open(func(input, weight, bias, stride, padding, dilation, groups))
 
-        def plane(x: Any, first: int) -> tuple[int, ...]:
-            """For two axes; where there is one, it is the second."""
-            values = tuple(x) if isinstance(x, (tuple, list)) else (x,) * d
-            return (first, *values) if d == 1 else values
-
-        def given() -> Tensor:
-            images = input.detach().unsqueeze(2) if d == 1 else input.detach()
-            kernel = plane(weight.shape[2:], 1)
-            columns = F.unfold(images, kernel, plane(dilation, 1), plane(padding, 0), plane(stride, 1))
-            return columns.unflatten(1, (groups, -1)).transpose(2, 3)  # from (B, groups * i, places)
-
         def spread(g: Tensor) -> Tensor:
             lead = g.dim() - out.dim()
             return g.flatten(lead + 2).unflatten(lead + 1, (groups, -1)).transpose(-1, -2)
 
         if id(weight) in self.names:
-            self._note(weight, Use("matrix", given(), out, spread))
+            seen = patches(input.detach(), weight.shape[2:], stride, dilation, padding)
+            given = seen.unflatten(1, (groups, -1)).transpose(2, 3)  # from (B, groups * i, places)
+            self._note(weight, Use("matrix", given, out, spread))
         self._note(bias, Use("shift", None, out, spread))
         return out.clone()
 
     def _norm(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         if args[0].dim() < 2 or args[0].shape[0] != self.examples:
             return None
-        bare = func(*args, **(kwargs | {"weight": None, "bias": None})).detach()
-        out = self._open(func(*args, **kwargs))
+        if func is F.batch_norm:
+            bare, out = _affine(*args, kwargs["weight"], kwargs["bias"], kwargs["eps"])
+        else:
+            bare, out = func(*args, **(kwargs | {"weight": None, "bias": None})), func(*args, **kwargs)
+        bare, out = bare.detach(), self._open(out)
 
         def spread(g: Tensor) -> Tensor:
             lead = g.dim() - out.dim()
@@ -140,6 +135,19 @@ class Taps(TorchFunctionMode):
     def _note(self, parameter: Tensor | None, use: Use) -> None:
         if parameter is not None and id(parameter) in self.names:
             self.uses[self.names[id(parameter)]].append(use)
+
+
+def _affine(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """What a batch norm gives with its running statistics, bare and with scale and shift: a product and a sum, through
+    which many gradients go back at once in one product."""
+    shape = (1, -1, *(1,) * (x.dim() - 2))
+    root = (variance + eps).rsqrt()
+    scale = root if weight is None else root * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    bare = (x.detach() - mean.reshape(shape)) * root.reshape(shape)
+    return bare, torch.addcmul(shift.reshape(shape), x, scale.reshape(shape))
 
 
 class Layer(NamedTuple):

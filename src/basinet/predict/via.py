@@ -8,7 +8,7 @@ bridge   classes: the mean of the Dirichlet that the Laplace bridge matches to t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,7 +22,7 @@ from ..problem.likelihoods import Bernoulli, Categorical, ClassLikelihood, Gauss
 from .closed import bridge, probit
 from .draws import Block, Draws
 from .forward import forward
-from .linear import moments
+from .linear import moments_of_several
 from .predictive import make_predictive
 from .tangent import samples
 
@@ -82,11 +82,19 @@ class Predictor:
         """What the members give on the inputs, of which the first has place `begin` among all."""
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
+        if self._closes(inputs):
+            return _closed([self], inputs, batch_size)[0]
         if self.via == "sample":
             return Outputs(*forward(self.draws, inputs, self._kept, batch_size, begin))
-        if self.via == "linear" and not self._normal(inputs):
-            return Outputs(*samples(self._plain, self._centres, inputs, self._kept, batch_size))
-        made = [self._closed(m, inputs, batch_size) for m in range(len(self))]
+        return Outputs(*samples(self._plain, self._centres, inputs, self._kept, batch_size))
+
+    def _closes(self, inputs: Any) -> bool:
+        """Whether it gives closed forms, and no samples."""
+        return self.via in ("probit", "bridge") or (self.via == "linear" and self._normal(inputs))
+
+    def _outputs(self, made: list[tuple[Tensor, Tensor]]) -> Outputs:
+        """From the outputs and covariances of the members' linear functions, (B, *event) and (B, E, E), or their
+        log-probabilities (log-odds of labels) and whatever."""
         outputs = torch.stack([x for x, _ in made]).unsqueeze(1)
         learned = [self.draws.problem.split(p.params)[1] for p in self._centres]
         of_members = tree_map(lambda x: x.unsqueeze(1), stack(learned))
@@ -94,23 +102,16 @@ class Predictor:
             return Outputs(outputs, of_members, covariance=torch.stack([x for _, x in made]).unsqueeze(1))
         return Outputs(outputs, of_members, closed=True)
 
-    def _closed(self, m: int, inputs: Any, batch_size: int | None) -> tuple[Tensor, Tensor]:
-        """Outputs and covariance of a member's linear function; or log-probabilities (log-odds of labels), and the
-        variances they were made with."""
-        family, full = take(self.draws.family, m), self.via != "probit"
-        made = []
-        for mean, spread in moments(
-            self.draws.problem, family, self._centres[m], inputs, full=full, batch_size=batch_size
-        ):
-            if self.via == "linear":
-                made.append((mean, spread))
-            elif self.via == "probit":
-                logits = probit(mean, spread.reshape(mean.shape))
-                made.append((logits.log_softmax(-1) if self._of_classes else logits, spread))
-            else:
-                blocks = _own_blocks(spread, mean.shape)
-                made.append((bridge(mean, blocks), blocks.diagonal(dim1=-2, dim2=-1)))
-        return torch.cat([x for x, _ in made]), torch.cat([x for _, x in made])
+    def _linked(self, mean: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+        """A linear function's outputs and their covariance as they are, or as log-probabilities (log-odds of labels)
+        with the variances that these were made with."""
+        if self.via == "linear":
+            return mean, spread
+        if self.via == "probit":
+            logits = probit(mean, spread.reshape(mean.shape))
+            return logits.log_softmax(-1) if self._of_classes else logits, spread
+        blocks = _own_blocks(spread, mean.shape)
+        return bridge(mean, blocks), blocks.diagonal(dim1=-2, dim2=-1)
 
     @property
     def _of_classes(self) -> bool:
@@ -139,6 +140,29 @@ class Predictor:
     def _kept(self) -> Iterable[Block] | None:
         draws = self.draws if self.via == "sample" else self._plain
         return draws.kept() if self.keep else None
+
+
+def side_by_side(predictors: Sequence[Predictor], inputs: Any, begin: int = 0) -> list[Outputs]:
+    """What each of some predictors gives, whose members have the same means and differ in their variances alone, as
+    those of one curvature under several priors do: in closed form the network is differentiated once for all."""
+    if predictors[0]._closes(inputs):
+        return _closed(predictors, inputs, None)
+    return [predictor(inputs, begin=begin) for predictor in predictors]
+
+
+def _closed(predictors: Sequence[Predictor], inputs: Any, batch_size: int | None) -> list[Outputs]:
+    first, made = predictors[0], [[] for _ in predictors]  # type: ignore[var-annotated]
+    for m, centre in enumerate(first._centres):
+        families = [take(predictor.draws.family, m) for predictor in predictors]
+        parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in predictors]
+        for mean, spreads in moments_of_several(
+            first.draws.problem, families, centre, inputs, full=first.via != "probit", batch_size=batch_size
+        ):
+            for part, spread in zip(parts, spreads):
+                part.append(first._linked(mean, spread))
+        for members, part in zip(made, parts):
+            members.append((torch.cat([x for x, _ in part]), torch.cat([x for _, x in part])))
+    return [predictor._outputs(members) for predictor, members in zip(predictors, made)]
 
 
 def assembled(made: list[Outputs], likelihood: Likelihood, mass: Tensor | None) -> Any:

@@ -105,7 +105,7 @@ class _Study:
         mean, sd = (torch.tensor(x)[:, None, None] for x in PIXELS)
         scaled = Data((images.inputs - mean) / sd, images.targets)
         val, test = (self.options.cut(scaled.take(slice(b, b + HALF)), HALF) for b in (0, HALF))
-        start = Posterior.of(module, Problem(lambda: ResNet(20), Categorical()))
+        start = Posterior.of(module, Problem(lambda: ResNet(20), Categorical())).to(self.engine.place)
         self.curve("cifar10 resnet20", start, val, test)
 
     def fit(self, recipe: MAP, problem: Problem, train: Data, name: str) -> Posterior:
@@ -120,6 +120,7 @@ class _Study:
         local = [_traces(one, val) for one in each]
         for recipe in (PEP(noise="gaussian"), PEP(noise="uniform")):
             noisy = fit(recipe, start.problem, val=val, start=start, seed=self.options.seed, engine=self.engine)
+            noisy = noisy.to(self.engine.place)
             rows = []
             for k, (known, found) in enumerate(zip(plain, local)):
                 curves = {n: x[k] for n, x in noisy.info["curves"].items() if n in CURVES}
