@@ -10,13 +10,13 @@ predicting and writing included, in seconds of the processor (`ratio`, steady on
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
+from shared import options
 
 import basinet as bn
 from basinet.engine.method import Entry
@@ -45,10 +45,9 @@ def timed(entries: tuple[Entry, ...], data: str, out: Path) -> Seconds:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, ["cpu"])
     parser.add_argument("--data", default="digits")
     parser.add_argument("--rows", type=int, default=len(ROWS), help="how many of the rows")
-    parser.add_argument("--out", type=Path, help="file of JSON lines to which the record is added")
     chosen = parser.parse_args()
     rows = ROWS[: chosen.rows]
     with TemporaryDirectory() as folder:

@@ -15,13 +15,17 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import platform
 import resource
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from shared import apart, most_bytes, options, seconds, versions, write
+from torch import Tensor, nn
+
+import basinet as bn
+from basinet.engine.memory import readable
 
 WEIGHTS, IMAGES, FEATURES = (
     f"imagenet_{x}" for x in ("efficientnet_lite0_fp16.safetensors", "sample_images.npz", "sample_features.npz")
@@ -39,11 +43,7 @@ ROWS = {
 
 def measure(row: str, folder: Path) -> dict[str, Any]:
     """One row; in a process of its own, so that its memory can be told."""
-    import torch
-
     torch.set_num_threads(1)
-    import basinet as bn
-
     network = bn.networks.with_weights(bn.networks.EfficientNetLite(), folder / WEIGHTS)
     if row.startswith("last layer"):
         return _head(row, network, folder)
@@ -51,10 +51,9 @@ def measure(row: str, folder: Path) -> dict[str, Any]:
     problem = bn.Problem(bn.networks.EfficientNetLite, bn.likelihoods.Categorical())
     start = bn.Posterior.of(network, problem)
     if row == "base":
-        began = time.perf_counter()
-        probs = start.predict(inputs).probs
+        took, probs = seconds(lambda: start.predict(inputs).probs)
         right = float((probs.argmax(-1) == labels).double().mean())
-        return {"predict_seconds": time.perf_counter() - began, "predicted": len(inputs), "top1": right}
+        return {"predict_seconds": took, "predicted": len(inputs), "top1": right}
     first = 20 if row == "PEP" else 40
     data, rest = bn.Data(inputs[:first], labels[:first]), inputs[first : first + 4]
     recipe: Any = bn.PEP(draws=4, low=1e-3, high=1e-2, iterations=1)
@@ -64,14 +63,8 @@ def measure(row: str, folder: Path) -> dict[str, Any]:
     return _run(recipe, problem, start, given, rest)
 
 
-def _head(row: str, network: Any, folder: Path) -> dict[str, Any]:
+def _head(row: str, network: nn.Module, folder: Path) -> dict[str, Any]:
     """The last layer alone, on what it is given: labels are those of the sample, one image a class."""
-    import numpy as np
-    import torch
-    from torch import nn
-
-    import basinet as bn
-
     features = torch.from_numpy(np.load(folder / FEATURES)["features"]).float()
     problem = bn.Problem(lambda: nn.Linear(1280, 1000), bn.likelihoods.Categorical())
     start = bn.Posterior.of(network._fc, problem)
@@ -81,9 +74,9 @@ def _head(row: str, network: Any, folder: Path) -> dict[str, Any]:
     return _run(recipe, problem, start, {"data": data}, features[:50])
 
 
-def _run(recipe: Any, problem: Any, start: Any, given: dict[str, Any], inputs: Any) -> dict[str, Any]:
-    import basinet as bn
-
+def _run(
+    recipe: Any, problem: bn.Problem, start: bn.Posterior, given: dict[str, Any], inputs: Tensor
+) -> dict[str, Any]:
     engine = bn.Engine(device="cpu", progress=False)
     told = bn.cost(recipe, problem, start=start, inputs=len(inputs), engine=engine, **given)
     foretold = {"fit_bytes": told.fit_bytes, "kept_bytes": told.kept_bytes, "predict_bytes": told.predict_bytes}
@@ -91,26 +84,22 @@ def _run(recipe: Any, problem: Any, start: Any, given: dict[str, Any], inputs: A
     if not told.fits:
         assert told.instead is not None
         foretold["instead"] = told.instead.structure
-    before, began = _now(), time.perf_counter()
+    before = _now()
     try:
-        made = bn.fit(recipe, problem, start=start, engine=engine, **given)
+        fit_seconds, made = seconds(lambda: bn.fit(recipe, problem, start=start, engine=engine, **given))
     except MemoryError as error:
         return {"foretold": foretold, "refused": str(error)}
-    fitted, peak = time.perf_counter(), _most() - before
-    made.predict(inputs)
     return {
         "foretold": foretold,
-        "fit_seconds": fitted - began,
-        "fit_bytes": peak,
+        "fit_seconds": fit_seconds,
+        "fit_bytes": most_bytes() - before,
         "kept_bytes": made.nbytes(),
-        "predict_seconds": time.perf_counter() - fitted,
+        "predict_seconds": seconds(lambda: made.predict(inputs))[0],
         "predicted": len(inputs),
     }
 
 
-def _images(folder: Path, count: int) -> tuple[Any, Any]:
-    import numpy as np
-    import torch
+def _images(folder: Path, count: int) -> tuple[Tensor, Tensor]:
     from PIL import Image
 
     with np.load(folder / IMAGES) as stored:
@@ -125,33 +114,17 @@ def _now() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def _most() -> int:
-    """The most memory held so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, ["cpu"])
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--row", choices=list(ROWS), help="only this row")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measure(options.one, options.folder)))
+    chosen = parser.parse_args()
+    if chosen.one:
+        print(json.dumps(measure(chosen.one, chosen.folder)))
         return
-    import torch
-
-    import basinet as bn
-    from basinet.engine.memory import readable
-
-    versions = {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    for row in [options.row] if options.row else ROWS:
-        command = [sys.executable, __file__, "--folder", str(options.folder), "--one", row]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{row} failed:\n{done.stderr}")
-        found = json.loads(done.stdout.splitlines()[-1])
+    for row in [chosen.row] if chosen.row else ROWS:
+        found = apart(__file__, "--folder", str(chosen.folder), "--one", row)
         record = {"bench": "imagenet", "device": "cpu", "threads": 1, "row": row, "what": ROWS[row], **found}
         told = found.get("refused") or ", ".join(
             f"{name} {readable(x) if name.endswith('bytes') else format(x, '.3g')}"
@@ -159,9 +132,7 @@ def main() -> None:
             if isinstance(x, (int, float))
         )
         print(f"{row}: {told}", flush=True)
-        if options.out:
-            with options.out.open("a") as file:
-                file.write(json.dumps(record | {"versions": versions}) + "\n")
+        write(chosen.out, record | {"versions": versions()})
 
 
 if __name__ == "__main__":

@@ -22,20 +22,17 @@ import argparse
 import ctypes
 import itertools
 import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from shared import apart, options, seconds, versions, write
 from torch import Tensor, nn
 
 import basinet as bn
@@ -228,31 +225,25 @@ def agree(row: Row, said: dict[str, dict[str, float]], most: Callable[[str], flo
 def timed(case: Case, budget: float) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, float]]]:
     """Seconds of fit and predict of all sides, taking turns, and of an epoch; and how far the results are apart. A side
     that has used up its budget of seconds is measured no more, after its first turn."""
-    seconds: dict[str, dict[str, list[float]]] = {side: {"fit": [], "predict": []} for side in SIDES}
-    seconds["epoch"] = {"fit": []}
+    took: dict[str, dict[str, list[float]]] = {side: {"fit": [], "predict": []} for side in SIDES}
+    took["epoch"] = {"fit": []}
     made: dict[str, Any] = {}
     for turn in range(TURNS):
-        seconds["epoch"]["fit"].append(_seconds(Case.epoch, _copy(case))[0])
+        took["epoch"]["fit"].append(seconds(_copy(case).epoch)[0])
         for side in SIDES:
-            spent = sum(sum(x) for x in seconds[side].values())
+            spent = sum(sum(x) for x in took[side].values())
             if turn and spent > budget:
                 continue
-            took, made[side] = _seconds(case.fit, side)
-            seconds[side]["fit"].append(took)
-            seconds[side]["predict"].append(_seconds(case.predict, made[side])[0])
-    return seconds, {side: differences(case, made["basinet"], made[side]) for side in SIDES[1:]}
+            fit, made[side] = seconds(partial(case.fit, side))
+            took[side]["fit"].append(fit)
+            took[side]["predict"].append(seconds(partial(case.predict, made[side]))[0])
+    return took, {side: differences(case, made["basinet"], made[side]) for side in SIDES[1:]}
 
 
 def _copy(case: Case) -> Case:
     """A case whose epochs leave the network alone."""
     net = case.build()
     return case.changed(net=net, optimizer=torch.optim.Adam(net.parameters()))
-
-
-def _seconds(run: Callable[..., Any], *args: Any) -> tuple[float, Any]:
-    began = time.perf_counter()
-    made = run(*args)
-    return time.perf_counter() - began, made
 
 
 def memory(row: Row, side: str) -> dict[str, int]:
@@ -280,35 +271,26 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
 
-def apart(row: Row, side: str) -> dict[str, int]:
-    """`memory`, in a process of its own."""
-    command = [sys.executable, __file__, "--memory", str(ROWS.index(row)), side]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    if done.returncode:
-        raise SystemExit(f"{row.name} with {side} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def measure(row: Row, budget: float) -> dict[str, Any]:
     """A row as a record."""
     exact = Case(row, torch.float64, n=260, test=32)
     ours = exact.fit("basinet")
     in_double = {side: differences(exact, ours, exact.fit(side)) for side in SIDES[1:]}
     agree(row, in_double, lambda what: TIGHT)
-    seconds, in_single = timed(Case(row), budget)
+    took, in_single = timed(Case(row), budget)
     agree(row, in_single, lambda what: LOOSE[what])
-    peak = {side: apart(row, side) for side in SIDES}
+    peak = {side: apart(__file__, "--memory", str(ROWS.index(row)), side) for side in SIDES}
     record = {"bench": "laplace", "device": "cpu", "where": row.where, "structure": row.structure}
     record |= {"widths": row.widths, "n": row.n, "test": row.test, "threads": torch.get_num_threads()}
     record |= {"difference_double": in_double, "difference_single": in_single}
-    record["epoch"] = epoch = statistics.median(seconds["epoch"]["fit"])
+    record["epoch"] = epoch = statistics.median(took["epoch"]["fit"])
     for what, target in (("fit", row.fit), ("predict", row.predict)):
-        median = {side: statistics.median(seconds[side][what]) for side in SIDES}
+        median = {side: statistics.median(took[side][what]) for side in SIDES}
         faster = {side: median[side] / median["basinet"] for side in SIDES[1:]}
         faster["faster"] = min(faster.values())
         record[what] = {
             "seconds": median,
-            "repeats": {side: len(seconds[side][what]) for side in SIDES},
+            "repeats": {side: len(took[side][what]) for side in SIDES},
             "epochs": {side: x / epoch for side, x in median.items()},
             "times_faster": faster,
             "target": None if target is None else {"than": target[0], "times": target[1]},
@@ -316,8 +298,7 @@ def measure(row: Row, budget: float) -> dict[str, Any]:
             "bytes": {side: peak[side][what] for side in SIDES},
         }
     named = {name: version(name) for name in ("laplace-torch", "curvlinops-for-pytorch", "backpack-for-pytorch")}
-    ours_and_torch = {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return record | {"versions": ours_and_torch | named}
+    return record | {"versions": versions() | named}
 
 
 def show(row: Row, record: dict[str, Any]) -> None:
@@ -339,25 +320,21 @@ def show(row: Row, record: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser = options(__doc__, ["cpu"])
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds a side may take in a row, after one turn")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
-    if options.memory:
-        print(json.dumps(memory(ROWS[int(options.memory[0])], options.memory[1])))
+    if chosen.memory:
+        print(json.dumps(memory(ROWS[int(chosen.memory[0])], chosen.memory[1])))
         return
     for row in ROWS:
-        if options.rows not in row.name:
+        if chosen.rows not in row.name:
             continue
-        record = measure(row, options.budget)
+        record = measure(row, chosen.budget)
         show(row, record)
-        if options.out is not None:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            with options.out.open("a") as file:
-                file.write(json.dumps(record) + "\n")
+        write(chosen.out, record)
 
 
 if __name__ == "__main__":

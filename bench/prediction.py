@@ -9,18 +9,13 @@ a row is the ratio of their median times, lower is better.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from shared import cnn, mlp_64, options, seconds, versions, write
 from torch import nn
-from training import mlp_64, small_cnn, sync
 
 import basinet as bn
 from basinet.core.tree import stack
@@ -46,7 +41,7 @@ def tiny_mlp() -> nn.Module:
 ROWS = [
     Row("MLP 64-200-200-10, 10,000 inputs", mlp_64, (10_000, 64), 10, 1, 21, 0.63),
     Row("MLP 64-200-200-10, 10,000 inputs", mlp_64, (10_000, 64), 50, 1, 7, 0.80),
-    Row("CNN, 2,000 inputs", small_cnn, (2_000, 1, 28, 28), 10, 1, 3, 0.68),
+    Row("CNN, 2,000 inputs", cnn, (2_000, 1, 28, 28), 10, 1, 3, 0.68),
     Row("MLP 1-50-1, 200 inputs", tiny_mlp, (200, 1), 1, 2_000, 15, None),
 ]
 
@@ -68,14 +63,6 @@ def loop(modules: list[nn.Module], inputs: torch.Tensor) -> torch.Tensor:
         return torch.stack([module(inputs) for module in modules])
 
 
-def seconds(run: Callable[[], object], device: str) -> float:
-    sync(device)
-    began = time.perf_counter()
-    run()
-    sync(device)
-    return time.perf_counter() - began
-
-
 def measure(row: Row, device: str) -> dict[str, object]:
     modules, posterior = build(row, device)
     inputs = torch.randn(row.inputs, generator=torch.Generator().manual_seed(1)).to(device)
@@ -86,7 +73,7 @@ def measure(row: Row, device: str) -> dict[str, object]:
     gap = float((ours - theirs).abs().max())
     del ours, theirs
     times = [
-        (seconds(lambda: posterior.predict(inputs), device), seconds(lambda: loop(modules, inputs), device))
+        (seconds(lambda: posterior.predict(inputs), device)[0], seconds(lambda: loop(modules, inputs), device)[0])
         for _ in range(row.repeats)
     ]
     basinet, plain = (statistics.median(t) for t in zip(*times))
@@ -107,27 +94,22 @@ def measure(row: Row, device: str) -> dict[str, object]:
         "largest_difference": gap,
         "target": row.target,
         "met": row.target is None or ratio <= row.target,
-        "versions": {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": versions(),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--out", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--rows", default="", help="only rows whose name and members contain this")
-    options = parser.parse_args()
+    chosen = parser.parse_args()
     for row in ROWS:
-        if options.rows not in f"{row.name} M={row.members}":
+        if chosen.rows not in f"{row.name} M={row.members}":
             continue
-        record = measure(row, options.device)
+        record = measure(row, chosen.device)
         target = "" if row.target is None else f" (target {row.target:.2f})"
         print(f"{row.name:34} M={row.members:<3} S={row.draws:<5} {record['ratio']:.3f} of the loop{target}; ", end="")
         print(f"loop {record['loop']:.3f} s; outputs differ by {record['largest_difference']:.1e}", flush=True)
-        if options.out is not None:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            with options.out.open("a") as file:
-                file.write(json.dumps(record) + "\n")
+        write(chosen.out, record)
 
 
 if __name__ == "__main__":

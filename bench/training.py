@@ -10,10 +10,7 @@ after another, the mean of the whole run); the loop's time is that of one member
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import json
-import platform
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +20,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import torch.utils.flop_counter
+from shared import Pace, cnn, mlp_64, mlp_784, options, sync, versions, write
 from torch import nn
 
 import basinet as bn
 from basinet.data import CropFlip
-from basinet.networks import MLP, ResNet, WideResNet
+from basinet.networks import ResNet, WideResNet
 
 
 class Row(NamedTuple):
@@ -41,29 +39,12 @@ class Row(NamedTuple):
     compiled: bool | None = None  # asked for, as the engine does by itself on a CPU in runs over 45 s
 
 
-def small_cnn() -> nn.Module:
-    """Two convolutions and two dense layers with batch norm, for 28 x 28 images."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
-
-
-def mlp_784() -> nn.Module:
-    return MLP(784, 10, hidden=(200, 200, 200))
-
-
-def mlp_64() -> nn.Module:
-    return MLP(64, 10, hidden=(200, 200))
-
-
 ROWS = {
     "cuda": [
         Row("MLP 784-200x3-10", mlp_784, "mnist", 10, 128, 4, None),
         Row("MLP 784-200x3-10", mlp_784, "mnist", 100, 128, 4, 100.0),
         Row("MLP 784-200x3-10", mlp_784, "mnist", 1000, 128, 3, None),
-        Row("CNN", small_cnn, "mnist", 10, 128, 4, 12.0),
+        Row("CNN", cnn, "mnist", 10, 128, 4, 12.0),
         Row("ResNet-20", ResNet, "cifar", 8, 128, 4, 7.0),
         Row("WRN-16-4", WideResNet, "cifar", 4, 128, 3, 4.5),
     ],
@@ -72,7 +53,7 @@ ROWS = {
         Row("MLP 64-200-200-10, digits, compiled", mlp_64, "digits", 10, 128, 30, 1 / 0.45, True),
         Row("MLP 64-200-200-10, 20,000 examples", mlp_64, "synthetic", 10, 128, 4, 1 / 0.50),
         Row("MLP 64-200-200-10, 20,000, compiled", mlp_64, "synthetic", 10, 128, 4, 1 / 0.50, True),
-        Row("CNN", small_cnn, "images", 5, 128, 15, 1 / 0.87),
+        Row("CNN", cnn, "images", 5, 128, 15, 1 / 0.87),
     ],
 }
 
@@ -123,11 +104,6 @@ def matmul_rate() -> float:
         a @ a
     sync("cuda")
     return 20 * 2 * 8192**3 / (time.perf_counter() - began)
-
-
-def sync(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def eager_loop(
@@ -185,14 +161,7 @@ def through_basinet(
     problem = bn.Problem(row.net, bn.likelihoods.Categorical())
     optimizer = bn.optim.Adam(lr=bn.optim.Cosine(peak=1e-3))
     recipe = bn.MAP(epochs=row.epochs, batch_size=row.batch, optimizer=optimizer)
-    stamps: dict[int, float] = {}
-    lines: list[str] = []
-
-    def observe(event: bn.Event) -> None:
-        sync(device)
-        stamps[event.step] = time.perf_counter()
-
-    import logging
+    pace, lines = Pace(device), list[str]()
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -206,14 +175,12 @@ def through_basinet(
         problem,
         train,
         members=row.members,
-        observe=observe,
+        observe=pace,
         engine=bn.Engine(device=device, autocast=autocast, strategy=strategy, compile=row.compiled, progress=False),
     )
     total = time.perf_counter() - began
     logging.getLogger("basinet").removeHandler(keep)
-    at = sorted(stamps)
-    per_epoch = train.n // row.batch
-    epochs = [(stamps[b] - stamps[a]) / (b - a) * per_epoch for a, b in itertools.pairwise(at)]
+    epochs = [step * (train.n // row.batch) for step in pace]
     looped = " loop" in lines[0]
     if looped:  # one member after another, or several at once in processes: all of the time counts
         epochs = [total / row.epochs]
@@ -230,25 +197,23 @@ def through_basinet(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser = options(__doc__)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", default="", help="only rows whose name and members contain this")
     parser.add_argument("--seeds", type=int, default=2, help="members of the eager loop that are trained")
     parser.add_argument("--strategy", choices=["stacked", "streams", "loop"], help="default: what the engine chooses")
-    options = parser.parse_args()
-    device = options.device
+    chosen = parser.parse_args()
+    device = chosen.device
     autocast = torch.bfloat16 if device == "cuda" else None
     if device == "cuda":
         print(torch.cuda.get_device_name(), torch.__version__)
     for row in ROWS[device]:
-        if options.rows not in f"{row.name} {row.members}":
+        if chosen.rows not in f"{row.name} {row.members}":
             continue
-        train, test = load(row.data, options.folder)
+        train, test = load(row.data, chosen.folder)
         eager = [eager_loop(row, train, test, device, autocast, seed=0)]  # before and after: a process gets faster
-        ours = through_basinet(row, train, test, device, autocast, options.strategy)
-        eager += [eager_loop(row, train, test, device, autocast, seed) for seed in range(1, options.seeds)]
+        ours = through_basinet(row, train, test, device, autocast, chosen.strategy)
+        eager += [eager_loop(row, train, test, device, autocast, seed) for seed in range(1, chosen.seeds)]
         one = sum(e[1] for e in eager) / len(eager) if ours["looped"] else min(e[0] for e in eager)
         faster = one * row.members / ours["epoch"]
         record = {
@@ -271,7 +236,7 @@ def main() -> None:
             "eager_accuracy": [e[2] for e in eager],
             "said": ours["said"],
             "basinet_total_seconds": ours["total"],
-            "versions": {"basinet": bn.__version__, "torch": torch.__version__, "python": platform.python_version()},
+            "versions": versions(),
         }
         if device == "cuda":
             step = ours["epoch"] / (train.n // row.batch)
@@ -286,10 +251,7 @@ def main() -> None:
         if device == "cuda":
             print(f"    {100 * record['share_of_matmul_rate']:.2g}% of the card's bf16 matmul rate")
         print("   ", ours["said"], flush=True)
-        if options.out is not None:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            with options.out.open("a") as file:
-                file.write(json.dumps(record) + "\n")
+        write(chosen.out, record)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .core.nearest import did_you_mean
 from .core.noise import Noise
-from .data import Data, Stream, counted, pieces
+from .data import Data, Stream
 from .posterior import Posterior
 from .predict import ClassPredictive, Conformal, NumberPredictive, Via
 from .predict.conformal import (
@@ -24,9 +24,8 @@ from .predict.conformal import (
     needed,
 )
 from .problem.likelihoods import ClassLikelihood, NumberLikelihood
-from .scoring import check_fit
+from .scoring import check_calibrating, predicted
 
-EXAMPLES = 1000  # predicted at a time
 SHARE = 5  # one of so many examples chooses the penalty of raps; the others calibrate
 PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)  # to choose among, as Angelopoulos et al. do
 
@@ -58,10 +57,7 @@ def conformal(
     temperature are other predictions and have none: calibrate last. `samples` and `via` are those of `predict`:
     calibrate with what you deploy. `seed` draws the random part of aps and raps.
     """
-    if not isinstance(posterior, Posterior):
-        raise TypeError(f"expected a posterior, got {type(posterior).__name__}")
-    if not isinstance(val, (Data, Stream)):
-        raise TypeError(f"expected val as bn.Data(inputs, targets), got {type(val).__name__}")
+    check_calibrating(posterior, val)
     if not 0 < level < 1:
         raise ValueError(f"expected a level between 0 and 1, got {level}")
     kind = _kind(posterior, kind)
@@ -115,12 +111,9 @@ def _of_numbers(
     posterior: Posterior, val: Data | Stream, rule: Conformal, samples: int | None, via: Via | None
 ) -> Tensor:
     found = []
-    for piece in pieces(val, EXAMPLES):
-        predictive = posterior.predict(piece.inputs, samples, via=via)
-        check_fit(predictive.likelihood, predictive.outputs[0, 0], piece.targets)
+    for predictive, targets, mask in predicted(posterior, val, samples, via, seed=0):
         assert isinstance(predictive, NumberPredictive)
-        scores = predictive.conformal_scores(piece.targets, rule)
-        mask = counted(piece)
+        scores = predictive.conformal_scores(targets, rule)
         found.append(_worst(scores, torch.ones_like(scores, dtype=torch.bool) if mask is None else mask))
     return torch.cat(found)
 
@@ -130,14 +123,11 @@ def _predicted(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities (n, ..., C), targets (n, ...), and which of them count."""
     rows = []
-    for piece in pieces(val, EXAMPLES):
-        predictive = posterior.predict(piece.inputs, samples, via=via)
-        check_fit(predictive.likelihood, predictive.outputs[0, 0], piece.targets)
+    for predictive, targets, mask in predicted(posterior, val, samples, via, seed=0):
         assert isinstance(predictive, ClassPredictive)
-        probs, targets, mask = predictive.probs, piece.targets.to(predictive.probs.device), counted(piece)
-        rows.append(
-            (probs, targets, torch.ones_like(targets, dtype=torch.bool) if mask is None else mask.to(probs.device))
-        )
+        probs = predictive.probs
+        here = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
+        rows.append((probs, targets.to(probs.device), here.to(probs.device)))
     probs, targets, mask = (torch.cat(parts) for parts in zip(*rows))
     return probs, targets, mask
 

@@ -124,7 +124,7 @@ class Meter:
         peak = max(stage.peak for stage in stages) + inputs * row
         held = self._held(method, last, members)
         fits = max(peak, kept + held) <= self.free
-        other = None if fits else instead(method, *last.of, self.data, self.val, members, self.free)
+        other = None if fits else instead(method, lambda x: self._room(x, *last.of, members), self.free)
         seconds = [stage.seconds for stage in stages]
         timed = fits and self.timed and None not in seconds
         return Cost(
@@ -165,7 +165,7 @@ class Meter:
             method = in_batches(method, self.data)
         problem = method.adapt(self.problem)
         point = self.point if self.start is not None else self.engine.move(problem.init(Noise.seed(0)))
-        found = room(method, problem, point, self.data, self.val, members)
+        found = self._room(method, problem, point, members)
         steps = plan_of(method, 0 if self.data is None else self.data.n).steps
         at_once = max(1, min(members, self.free // max(found.each, 1)))
         stage = _Stage((problem, point), found, found.peak(at_once), None, "")
@@ -173,6 +173,9 @@ class Meter:
             stage = self._timed(stage, method, members, steps)
         self._stages[method, members] = stage
         return stage
+
+    def _room(self, method: Method, problem: Problem, point: Point, members: int) -> Room:
+        return room(method, problem, point, self.data, self.val, members)
 
     def _timed(self, stage: _Stage, method: Method, members: int, steps: int) -> _Stage:
         """The stage with its seconds: of steps at the pace of a few of them, of passes and products likewise."""

@@ -253,6 +253,14 @@ def subsets_of(m: int, size: int, most: int, seed: int = 0) -> list[list[int]]:
     raise AssertionError("unreachable")
 
 
+def check_calibrating(posterior: Posterior, val: Data | Stream) -> None:
+    """Refuses what is no posterior, or no data to calibrate it on."""
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"expected a posterior, got {type(posterior).__name__}")
+    if not isinstance(val, (Data, Stream)):
+        raise TypeError(f"expected val as bn.Data(inputs, targets), got {type(val).__name__}")
+
+
 def predicted(
     posterior: Posterior, data: Data | Stream, samples: int | None, via: Via | None, seed: int
 ) -> Iterator[tuple[Predictive, Tensor, Tensor | None]]:

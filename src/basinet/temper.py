@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from .core.golden import golden_section
-from .data import Data, Stream, counted, pieces
+from .data import Data, Stream
 from .posterior import Posterior
 from .predict import ClassPredictive, Predictive, Temperature, tempered
 from .predict.temperature import LEAST, Of, averaged
 from .problem.likelihoods import ClassLikelihood, LabelLikelihood
+from .scoring import check_calibrating, predicted
 
 RANGE = (0.1, 10.0)  # of T, widened up to a thousandfold
 ITERATIONS = 30  # of golden section: T to a relative 1e-6
-EXAMPLES = 1000  # predicted at a time
 SPREAD = 0.2  # of the prior on factors and shifts of classes around the temperature; 1 over-fits 360 examples of digits
 NEWTON = 100  # steps at most; some ten are enough
 
@@ -35,10 +35,7 @@ def temper(
     that it is tuned on it is never worse than T. `samples` and `seed` are those of `predict`: tune with what you
     deploy. `posterior.temperature` holds the values; those it had before are replaced.
     """
-    if not isinstance(posterior, Posterior):
-        raise TypeError(f"expected a posterior, got {type(posterior).__name__}")
-    if not isinstance(val, (Data, Stream)):
-        raise TypeError(f"expected val as bn.Data(inputs, targets), got {type(val).__name__}")
+    check_calibrating(posterior, val)
     if of not in ("members", "average", "classes"):
         raise ValueError(f"expected of='members', of='average' or of='classes', got {of!r}")
     if not isinstance(posterior.problem.likelihood, (ClassLikelihood, LabelLikelihood)):
@@ -70,9 +67,9 @@ class _Seen(NamedTuple):
 
 def _predicted(posterior: Posterior, val: Data | Stream, of: Of, samples: int | None, seed: int) -> Iterator[_Seen]:
     one = Temperature("members", torch.ones(1)) if of == "members" else Temperature("average", torch.ones(()))
-    for piece in pieces(val, EXAMPLES):
-        made = tempered(posterior.predict(piece.inputs, samples, seed=seed), one)
-        yield _Seen(replace(made, outputs=made.outputs.double()), piece.targets, counted(piece))
+    for predictive, targets, mask in predicted(posterior, val, samples, None, seed):
+        made = tempered(predictive, one)
+        yield _Seen(replace(made, outputs=made.outputs.double()), targets, mask)
 
 
 def _best(seen: list[_Seen]) -> float:

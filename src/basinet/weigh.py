@@ -7,12 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .data import Data, Stream, counted, pieces
+from .data import Data, Stream
 from .posterior import Posterior
 from .predict import Via
-from .scoring import check_fit
+from .scoring import check_calibrating, predicted
 
-EXAMPLES = 1000  # predicted at a time
 GAP = 1e-6  # nats an example: how far from the best possible mean log likelihood the weights may be
 STEPS = 200_000  # of EM, at most
 
@@ -27,19 +26,13 @@ def weigh(
     are replaced; temperatures of members stay, and those of the average come after: weigh, then `bn.temper`. `samples`,
     `via` and `seed` are those of `predict`: weigh what you deploy.
     """
-    if not isinstance(posterior, Posterior):
-        raise TypeError(f"expected a posterior, got {type(posterior).__name__}")
-    if not isinstance(val, (Data, Stream)):
-        raise TypeError(f"expected val as bn.Data(inputs, targets), got {type(val).__name__}")
+    check_calibrating(posterior, val)
     if posterior.temperature is not None and posterior.temperature.of != "members":
         raise ValueError("the temperature is that of an average with other weights: weigh first, then bn.temper")
     alike = replace(posterior, weights=None, conformal=None)
     found = []
-    for piece in pieces(val, EXAMPLES):
-        predictive = alike.predict(piece.inputs, samples, via=via, seed=seed)
-        check_fit(predictive.likelihood, predictive.outputs[0, 0], piece.targets)
-        mask = counted(piece)
-        logs = predictive.log_joint(piece.targets, mask).double()  # (M, S, B)
+    for predictive, targets, mask in predicted(alike, val, samples, via, seed):
+        logs = predictive.log_joint(targets, mask).double()  # (M, S, B)
         member = torch.logsumexp(logs + predictive.member_mass()[1].double().log().unsqueeze(-1), 1)
         found.append(member if mask is None else member[:, mask.reshape(len(mask), -1).any(1).to(member.device)])
     return replace(alike, weights=stacked(torch.cat(found, 1)))

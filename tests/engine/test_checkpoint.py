@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import Killed, Stop
 from torch import Tensor, nn
 
 import basinet as bn
@@ -119,22 +120,6 @@ def same(a: bn.Posterior, b: bn.Posterior) -> bool:
 
 def files(pool: Path) -> list[str]:
     return sorted(p.name for p in pool.rglob("*checkpoint*"))
-
-
-class Killed(BaseException):
-    """Stands for the end of the process: nobody may act on it."""
-
-
-class Stop:
-    """Raises an error at the n-th event."""
-
-    def __init__(self, at: int, error: type[BaseException]) -> None:
-        self.left, self.error = at, error
-
-    def __call__(self, event: Event) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise self.error
 
 
 @CASE

@@ -496,7 +496,7 @@ def test_streams_are_refused_on_a_cpu():
 def test_the_probe_leaves_no_trace(strategy, monkeypatch):
     method = FewSteps(count=5)
     probed = train(method, strategy)
-    monkeypatch.setattr("basinet.engine.engine._Works._measure", lambda self, plan, few: 1e-3)
+    monkeypatch.setattr("basinet.engine.works.Works._measure", lambda self, plan, few: 1e-3)
     assert max(apart(a.family, b.family) for a, b in zip(probed, train(method, strategy))) == 0
 
 

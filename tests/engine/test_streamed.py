@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import Stop
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -19,7 +20,7 @@ import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import leaves, ravel, take, tree_map
 from basinet.data import Piece
-from basinet.engine import Descent, Engine, Event, Info, Method, Schedule
+from basinet.engine import Descent, Engine, Info, Method, Schedule
 from basinet.engine import group as group_module
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam, Cosine
@@ -313,18 +314,6 @@ def test_a_member_that_starts_anew_goes_on_with_the_batches_that_come(strategy):
     ahead.close()
     params = take(found[1].parts[0].family, 0).mean().params
     assert all(torch.allclose(params[n], x, rtol=0, atol=1e-12) for n, x in state.params.items())
-
-
-class Stop:
-    """Raises an error at the n-th event."""
-
-    def __init__(self, at: int, error: type[BaseException]) -> None:
-        self.left, self.error = at, error
-
-    def __call__(self, event: Event) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise self.error
 
 
 @BOTH

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from stopping import Killed, Stop
 from torch import Tensor, nn
 
 import basinet as bn
@@ -197,7 +198,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Method, int]]:
         seen.append((run.method, len(slots)))
         return run_group(run, kernel, slots)
 
-    monkeypatch.setattr("basinet.engine.engine.run_group", spy)
+    monkeypatch.setattr("basinet.engine.works.run_group", spy)
     return seen
 
 
@@ -324,22 +325,6 @@ def test_plain_runs_find_what_a_swept_base_made(tmp_path):
     fit(recipe, pool=tmp_path)
     one = fit(expand(recipe)[1], members=2, pool=tmp_path)
     assert one.info["trained"] == 1  # the other member
-
-
-class Stop:
-    """Raises an error at the n-th event."""
-
-    def __init__(self, at: int, error: type[BaseException]) -> None:
-        self.left, self.error = at, error
-
-    def __call__(self, event: Event) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise self.error
-
-
-class Killed(BaseException):
-    """Stands for the end of the process: nobody may act on it."""
 
 
 def checkpoints(pool: Path) -> list[str]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import leaves
-from basinet.engine import Descent, Engine, Event, Info, Schedule, workers
+from basinet.engine import Descent, Engine, Event, Info, Schedule, parcels, workers, works
 from basinet.engine import engine as engine_module
 from basinet.engine.checkpoint import Checkpoints
 from basinet.engine.progress import Progress
@@ -312,14 +312,14 @@ def test_ctrl_c_without_a_pool_ends_at_once():
 
 
 def test_a_group_that_runs_out_of_memory_in_a_worker_is_halved(monkeypatch, said):
-    plain = engine_module.run_group
+    plain = works.run_group
 
     def small(run: Any, kernel: Any, slots: Any) -> Any:
         if len(slots) > 2:
             raise RuntimeError("can't allocate memory")
         return plain(run, kernel, slots)
 
-    monkeypatch.setattr(engine_module, "run_group", small)
+    monkeypatch.setattr(works, "run_group", small)
     made = fit(2, strategy="stacked", members=8)
     assert sum("out of memory with 4 members at once" in line for line in said()) == 2
     monkeypatch.undo()
@@ -353,8 +353,8 @@ def convolutional() -> nn.Module:
 def test_by_default_members_that_are_not_stacked_share_out_the_cores(
     network, seconds, cores, expected, monkeypatch, said
 ):
-    monkeypatch.setattr(engine_module, "SHORT", {"fork": seconds, "spawn": seconds})
-    monkeypatch.setattr(engine_module, "cores", lambda: cores)
+    monkeypatch.setattr(works, "SHORT", {"fork": seconds, "spawn": seconds})
+    monkeypatch.setattr(works, "cores", lambda: cores)
     fit(None, problem=bn.Problem(network, bn.likelihoods.Categorical()), members=3, strategy=None)
     assert expected in said()[0]
 
@@ -382,10 +382,10 @@ def test_a_process_needs_a_gpu_of_its_own(monkeypatch):
 
 def test_values_travel_as_they_are():
     for value in (torch.randn(3, 4).T, torch.tensor(2), torch.zeros(0, 3), torch.ones(2, dtype=torch.bfloat16) > 0):
-        got = workers._loads(workers._dumps({"x": [value]}))["x"][0]
+        got = parcels.loads(parcels.dumps({"x": [value]}))["x"][0]
         assert torch.equal(got, value) and got.dtype == value.dtype
     part = torch.zeros(1_000_000)[:3]
-    assert len(workers._dumps(part)) < 1000  # not the memory that it is a view of
+    assert len(parcels.dumps(part)) < 1000  # not the memory that it is a view of
 
 
 FORKED = """
@@ -399,7 +399,7 @@ for i in range(3):
     for _ in range(3):
         (x @ x).exp().sum(); torch.randn(1 << 17).sort()
     for processes, cores in ((1, 4), (2, 4), (2, 2)):
-        bn.engine.engine.cores = lambda: cores
+        bn.engine.works.cores = lambda: cores
         engine = bn.Engine(device="cpu", strategy="loop", processes=processes)
         bn.fit(bn.MAP(epochs=2, batch_size=32), problem, data, members=2, engine=engine)
 print("done")

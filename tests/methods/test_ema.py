@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from batch_norm import PROBLEM, classes, net
 from torch import nn
 
 import basinet as bn
@@ -24,19 +25,6 @@ from basinet.optim import SGD
 from basinet.testing import check_method
 
 ENGINE = bn.Engine(device="cpu", strategy="loop", progress=False)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
-
-
-def classes(n: int = 40) -> bn.Data:
-    key = bn.Noise.seed(3)
-    inputs = key.split("x").normal(torch.empty(n, 4, dtype=torch.float64))
-    return bn.Data(2 + 3 * inputs, key.split("y").integers(n, 3))
-
-
-PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
 
 
 def test_ema_conforms_and_averages_as_its_formula_says():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from batch_norm import PROBLEM, classes, net
 
 import basinet as bn
 from basinet.core.tree import ravel, take
@@ -20,19 +20,6 @@ from basinet.testing import check_method
 
 ENGINE = bn.Engine(device="cpu", strategy="loop", progress=False)
 STACKED = bn.Engine(device="cpu", strategy="stacked", progress=False)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
-
-
-def classes(n: int = 40) -> bn.Data:
-    key = bn.Noise.seed(3)
-    inputs = key.split("x").normal(torch.empty(n, 4, dtype=torch.float64))
-    return bn.Data(2 + 3 * inputs, key.split("y").integers(n, 3))
-
-
-PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
 
 
 def family_of(posterior: bn.Posterior, k: int = 0) -> Empirical:

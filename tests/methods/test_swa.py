@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from batch_norm import PROBLEM, classes, net
 
 import basinet as bn
 from basinet.core.tree import ravel, take
@@ -18,19 +18,6 @@ from basinet.testing import check_method
 ENGINE = bn.Engine(device="cpu", strategy="loop", progress=False)
 STACKED = bn.Engine(device="cpu", strategy="stacked", progress=False)
 SHORT = MAP(epochs=2, batch_size=None)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
-
-
-def classes(n: int = 40) -> bn.Data:
-    key = bn.Noise.seed(3)
-    inputs = key.split("x").normal(torch.empty(n, 4, dtype=torch.float64))
-    return bn.Data(2 + 3 * inputs, key.split("y").integers(n, 3))
-
-
-PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
 
 
 def test_swa_conforms_and_averages_as_its_theory_says():

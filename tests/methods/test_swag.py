@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from batch_norm import PROBLEM, classes
 
 import basinet as bn
 from basinet.core.tree import ravel, take
@@ -21,19 +21,6 @@ ENGINE = bn.Engine(device="cpu", strategy="loop", progress=False)
 STACKED = bn.Engine(device="cpu", strategy="stacked", progress=False)
 SHORT = MAP(epochs=2, batch_size=None)
 SWING = SGD(lr=0.05, momentum=0.9)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
-
-
-def classes(n: int = 40) -> bn.Data:
-    key = bn.Noise.seed(3)
-    inputs = key.split("x").normal(torch.empty(n, 4, dtype=torch.float64))
-    return bn.Data(2 + 3 * inputs, key.split("y").integers(n, 3))
-
-
-PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
 START = bn.fit(SHORT, PROBLEM, classes(), members=2, engine=ENGINE)
 
 

@@ -15,9 +15,12 @@ from .app import app
 from .console import PLAIN, clear_errors, out, warn
 from .words import (
     Device,
+    Images,
     Kind,
+    Members,
     Missing,
     Network,
+    Settings,
     Target,
     make_engine,
     make_recipe,
@@ -29,9 +32,9 @@ if TYPE_CHECKING:
     from ..cost import Cost
     from ..data import Splits
     from ..engine import Method
+    from ..problem import Problem
 
 Where = Annotated[str, typer.Argument(help="A file with --target, a built-in set, or with --folder an image set.")]
-Folder = Annotated[Path | None, typer.Option(help="Where the files of an image set are.")]
 
 
 @app.command()
@@ -41,11 +44,9 @@ def cost(
     method: Annotated[
         str | None, typer.Option(help="The method, of which all structures are shown. Default: each method as it is.")
     ] = None,
-    members: Annotated[int, typer.Option(min=1, help="Size of the ensemble.")] = 10,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE, a hyperparameter of the method; repeat for several.")
-    ] = None,
-    folder: Folder = None,
+    members: Members = 10,
+    setting: Settings = None,
+    folder: Images = None,
     model: Network = None,
     kind: Kind = None,
     missing: Missing = "refuse",
@@ -56,20 +57,19 @@ def cost(
     Memory follows from shapes; seconds are those of a few steps and passes that are timed here, scaled to what the
     recipe plans. Predicting is of the test part.
     """
-    from ..compare import default_problem
     from ..cost import Meter
     from ..engine.memory import readable
     from ..methods import discover
 
     with clear_errors():
         engine = make_engine(device)
-        splits = _splits(data, target, folder, kind, missing)
-        problem = default_problem(splits, None if model is None else user_network(model))
+        splits, problem = _problem(data, target, folder, model, kind, missing)
         if method is None and setting:
             raise ValueError("expected --method with --set: settings are those of one method")
-        recipes = _rows(None if method is None else make_recipe(method, setting or ()))
         if method is None:
             recipes = {name: cls() for name, cls in discover().items() if cls.__module__.startswith("basinet.")}
+        else:
+            recipes = _rows(make_recipe(method, setting or ()))
         meter = Meter(problem, splits.train, val=splits.val, inputs=splits.test.n, engine=engine)
         found = {name: meter(recipe, members) for name, recipe in recipes.items()}
         first = next(iter(found.values()))
@@ -108,7 +108,7 @@ def advise(
     weights: Annotated[
         Path | None, typer.Option(help="A safetensors file with weights of the network, trained before.")
     ] = None,
-    folder: Folder = None,
+    folder: Images = None,
     model: Network = None,
     kind: Kind = None,
     missing: Missing = "refuse",
@@ -117,14 +117,12 @@ def advise(
     """Recommend two recipes within a budget, with reasons that can be looked up and what they will cost."""
     from ..advice import Budget
     from ..advice import advise as two
-    from ..compare import default_problem
     from ..networks import with_weights
     from ..posterior import Posterior
 
     with clear_errors():
         engine, budget = make_engine(device), Budget(seconds, steps, passes)
-        splits = _splits(data, target, folder, kind, missing)
-        problem = default_problem(splits, None if model is None else user_network(model))
+        splits, problem = _problem(data, target, folder, model, kind, missing)
         start = None
         if weights is not None:
             start = Posterior.of(with_weights(copy.deepcopy(problem.network.module), weights), problem)
@@ -135,23 +133,26 @@ def advise(
         out.print("The records are few: compare the two on data of your own before you rely on either.", **PLAIN)
 
 
-def _splits(data: str, target: str | None, folder: Path | None, kind: str | None, missing: str) -> Splits:
-    """A built-in set, or a file."""
+def _problem(
+    data: str, target: str | None, folder: Path | None, model: str | None, kind: str | None, missing: str
+) -> tuple[Splits, Problem]:
+    """A built-in set or a file, and what is to be learned of it."""
+    from ..compare import default_problem
     from ..compare.api import is_file, target_name
     from ..data import datasets, load_table
 
-    if not is_file(data, target):
-        return datasets.load(data, folder=folder)
-    goal = target_name(Path(data), target)
-    return load_table(data, goal, make_rules(kind, missing, "refuse", None, None, None), say=warn)[0]
+    if is_file(data, target):
+        rules = make_rules(kind, missing, "refuse", None, None, None)
+        splits, _ = load_table(data, target_name(Path(data), target), rules, say=warn)
+    else:
+        splits = datasets.load(data, folder=folder)
+    return splits, default_problem(splits, None if model is None else user_network(model))
 
 
-def _rows(recipe: Method | None) -> dict[str, Method]:
+def _rows(recipe: Method) -> dict[str, Method]:
     """All structures of a recipe, by what they differ in; itself first."""
     from ..engine.room import words
 
-    if recipe is None:
-        return {}
     return {f"{type(recipe).__name__} as given": recipe} | {
         words(recipe, x): x for x in recipe.variants() if x != recipe
     }

@@ -18,11 +18,14 @@ from .words import (
     Categories,
     Device,
     Drop,
+    Images,
     Keep,
     Kind,
+    Members,
     Missing,
     Network,
     Samples,
+    Settings,
     Target,
     Unseen,
     make_engine,
@@ -69,7 +72,7 @@ def compare(
     place: Annotated[
         Path | None, typer.Option("--out", help="Run folder: records, arrays and the pool. Default: runs/DATA-SEED.")
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the files of an image set are.")] = None,
+    folder: Images = None,
     model: Network = None,
     weights: Annotated[
         Path | None,
@@ -125,16 +128,11 @@ def fit(
     file: Annotated[Path, typer.Argument(help="A csv, parquet or npz file.")],
     target: Target = None,
     method: Annotated[str, typer.Option(help="The method; `basinet methods` lists them.")] = "MAP",
-    members: Annotated[int, typer.Option(min=1, help="Size of the ensemble.")] = 10,
+    members: Members = 10,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for the posterior. Default: runs/FILE-METHOD.")
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="NAME=VALUE, a hyperparameter of the method, such as epochs=100; repeat for several."
-        ),
-    ] = None,
+    setting: Settings = None,
     val: Annotated[
         float,
         typer.Option(

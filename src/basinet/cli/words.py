@@ -64,6 +64,12 @@ Network = Annotated[
         "targets.",
     ),
 ]
+Images = Annotated[Path | None, typer.Option("--folder", help="Where the files of an image set are.")]
+Members = Annotated[int, typer.Option(min=1, help="Size of the ensemble.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="NAME=VALUE, a hyperparameter of the method, such as epochs=100; repeat for several."),
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... Default: the GPU where there is one.")]
 Samples = Annotated[
     int | None, typer.Option(min=1, help="Samples a member. Default: what the method says; all where they are few.")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..conformal import EXAMPLES, conformal, kinds_of
+from ..conformal import conformal, kinds_of
 from ..data.datasets import Splits
 from ..engine import Method
 from ..engine.method import patience_of
@@ -17,6 +17,7 @@ from ..predict import ClassPredictive, NumberPredictive, Predictive
 from ..predict.conformal import needed, promised
 from .units import Unit
 
+EXAMPLES = 1000  # predicted at a time
 LEVEL = 0.9
 FEWEST = 5  # times what a level needs: a fifth of the examples chooses the penalty of raps
 

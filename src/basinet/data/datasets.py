@@ -146,28 +146,9 @@ def _gaps(seed: int) -> Splits:
     )
 
 
-def _moons(seed: int) -> Splits:
-    train, val, test = toys.moons(1000, seed=seed).split(*PARTS, seed=seed, stratify=True)
-    return Splits(
-        "moons",
-        train,
-        val,
-        test,
-        classes=2,
-        description="Two interleaved half circles in the plane with noise of standard deviation 0.1.",
-    )
-
-
-def _gaussians(seed: int) -> Splits:
-    train, val, test = toys.gaussians(1000, seed=seed).split(*PARTS, seed=seed, stratify=True)
-    return Splits(
-        "gaussians",
-        train,
-        val,
-        test,
-        classes=5,
-        description="Five slightly overlapping round normals in the plane, evenly on a circle.",
-    )
+def _plane(seed: int, name: str, make: Callable[..., Data], classes: int, description: str) -> Splits:
+    train, val, test = make(1000, seed=seed).split(*PARTS, seed=seed, stratify=True)
+    return Splits(name, train, val, test, classes=classes, description=description)
 
 
 def _images(known: ImageSet, folder: Path, seed: int) -> Splits:
@@ -203,8 +184,20 @@ _LOADERS: dict[str, Callable[[int], Splits]] = {
     ),
     "diabetes": _diabetes,
     "gaps": _gaps,
-    "moons": _moons,
-    "gaussians": _gaussians,
+    "moons": partial(
+        _plane,
+        name="moons",
+        make=toys.moons,
+        classes=2,
+        description="Two interleaved half circles in the plane with noise of standard deviation 0.1.",
+    ),
+    "gaussians": partial(
+        _plane,
+        name="gaussians",
+        make=toys.gaussians,
+        classes=5,
+        description="Five slightly overlapping round normals in the plane, evenly on a circle.",
+    ),
 }
 
 

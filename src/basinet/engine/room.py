@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -42,23 +43,15 @@ def room(
     return Room(demand, each, members * demand.kept)
 
 
-def instead(
-    method: Method,
-    problem: Problem,
-    point: Point,
-    data: Data | Stream | None,
-    val: Data | Stream | None,
-    members: int,
-    most: int,
-) -> tuple[Method, int] | None:
+def instead(method: Method, takes: Callable[[Method], Room], most: int) -> tuple[Method, int] | None:
     """The first variant behind a recipe that takes less than it and at most so many bytes, and what it takes."""
     listed = list(method.variants())
     behind = listed[listed.index(method) + 1 :] if method in listed else listed
-    own = room(method, problem, point, data, val, members).peak()
+    own = takes(method).peak()
     for other in behind:
-        takes = room(other, problem, point, data, val, members).peak()
-        if takes < own and takes <= most:
-            return other, takes
+        peak = takes(other).peak()
+        if peak < own and peak <= most:
+            return other, peak
     return None
 
 
@@ -82,7 +75,7 @@ def refuse_what_does_not_fit(
     one, all_ = demand.finish + demand.kept, 2 * members * demand.kept
     if one <= most and all_ <= free:
         return
-    other = instead(method, problem, point, data, val, members, min(most, free))
+    other = instead(method, lambda x: room(x, problem, point, data, val, members), min(most, free))
     advice = [f"{words(method, other[0])} takes about {readable(other[1])}"] if other else []
     if one > most:
         told = f"{demand.what or name_of(method)} takes about {readable(one)}, and {readable(most)} may be used"

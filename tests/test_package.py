@@ -1,0 +1,87 @@
+"""What `import basinet` gives: every public name, whatever was imported before, and little work until one is used."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+import basinet as bn
+
+HEAVY = {"rich", "typer", "sklearn", "scipy", "matplotlib", "pandas", "plotly", "PIL", "pyarrow"}
+SAME = ["compare", "conformal", "cost", "fit", "input_gradients", "temper", "weigh"]  # a module and the function in it
+
+
+def python(code: str) -> list[str]:
+    """What a fresh process prints, in words."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_importing_basinet_needs_little():
+    loaded = python("import sys, basinet; print(*sys.modules)")
+    assert "torch" in loaded
+    assert not HEAVY & {name.split(".")[0] for name in loaded}
+    ours = {name for name in loaded if name.startswith("basinet.")}
+    assert {name.split(".")[1] for name in ours} == {"core"}
+
+
+def test_fitting_does_not_import_what_comes_after_it():
+    loaded = python("import sys, basinet as bn; bn.fit, bn.Problem, bn.MAP, bn.score; print(*sys.modules)")
+    assert "basinet.fit" in loaded
+    assert not HEAVY & {name.split(".")[0] for name in loaded}
+    assert not {f"basinet.{name}" for name in ("advice", "cli", "compare", "cost", "report", "studies")} & set(loaded)
+
+
+def test_what_type_checkers_see_is_what_there_is():
+    body = ast.parse(Path(bn.__file__).read_text()).body
+    block = next(node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {}
+    for node in block.body:
+        for alias in node.names:
+            home = importlib.import_module(f"basinet.{node.module or alias.name}")
+            seen[alias.name] = getattr(home, alias.name) if node.module else home
+    assert set(seen) == set(bn.__all__) - {"Noise", "__version__"}
+    assert all(getattr(bn, name) is value for name, value in seen.items())
+
+
+def test_from_import_and_dir_know_every_name():
+    given: dict[str, object] = {}
+    exec("from basinet import *", given)
+    assert set(bn.__all__) <= set(given)
+    assert {*bn.__all__, "Laplace", "SWAG"} <= set(dir(bn))
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_name_that_is_a_module_too_is_the_function(name):
+    importlib.import_module(f"basinet.{name}")
+    assert isinstance(getattr(bn, name), FunctionType)
+
+
+def test_the_function_is_there_in_every_order_of_imports():
+    told = "; print(" + ", ".join(f"type(basinet.{name}).__name__" for name in SAME) + ")"
+    for first in ("import basinet.compare.run, basinet.fit", "from basinet.cost import Meter; import basinet"):
+        assert python(first + told) == ["function"] * len(SAME)
+
+
+def test_other_modules_are_attributes_and_other_names_are_refused():
+    assert bn.engine.Engine is bn.Engine and bn.methods.discover()["MAP"] is bn.MAP
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = bn.nonsense
+
+
+def test_loading_knows_every_class_that_a_file_may_name():
+    said = python(
+        "import pkgutil, importlib, basinet as bn\n"
+        "from basinet.core.registry import _classes\n"
+        "bn.load, bn.methods.discover()  # what loading does\n"
+        "before = set(_classes)\n"
+        "print(len(before))\n"
+        "for found in pkgutil.walk_packages(bn.__path__, 'basinet.'):\n"
+        "    if not found.name.startswith(('basinet.cli', 'basinet.__main__')):\n"
+        "        importlib.import_module(found.name)\n"
+        "print(*set(_classes) - before)\n"
+    )
+    assert int(said[0]) > 40 and not said[1:]
