@@ -303,6 +303,50 @@ def test_a_prior_that_is_not_normal_is_refused():
         bn.fit(Laplace(), problem, classes(), start=MAPS[0], engine=ENGINE)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "prior", "message"),
+    [
+        (Laplace(), bn.priors.Laplace(scale=1.0), "adds the curvature of a Normal prior, got Laplace"),
+        (Laplace(noise="marglik"), bn.priors.Normal(), "noise='marglik' is for Gaussian"),
+        (Laplace(subset=41), bn.priors.Normal(), "subset of at most the 40 examples there are, got 41"),
+        (Laplace(where="head.*"), bn.priors.Normal(), "no parameter matches"),
+    ],
+)
+def test_what_it_cannot_do_is_said_before_the_base_is_trained(recipe, prior, message):
+    problem = bn.Problem(net, bn.likelihoods.Categorical(), prior)
+    with pytest.raises(ValueError, match=message):
+        bn.fit(recipe, problem, classes(), engine=ENGINE, observe=lambda event: pytest.fail("it trained"))
+
+
+class Own(nn.Module):
+    """A network of a parameter of its own and no layer that anyone knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 3, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.w
+
+
+def test_networks_without_a_layer_that_is_known():
+    problem, data = bn.Problem(Own, bn.likelihoods.Categorical()), classes()
+    start = bn.fit(FAST, problem, data, engine=ENGINE)
+    with pytest.raises(ValueError, match=r"found no linear layer .*name the parameters, where=\.\.\., or take all"):
+        bn.fit(Laplace(), problem, data, start=start, engine=ENGINE)
+    linear = bn.Problem(lambda: nn.Linear(4, 3, bias=False).double(), bn.likelihoods.Categorical())
+    same = nn.Linear(4, 3, bias=False).double()
+    same.load_state_dict({"weight": start.points()[0].params["w"].T})
+    for structure in ("full", "diagonal"):
+        made = bn.fit(Laplace(where="w", structure=structure), problem, data, start=start, engine=ENGINE)
+        known = bn.fit(Laplace(structure=structure), linear, data, start=bn.Posterior.of(same, linear), engine=ENGINE)
+        a, b = (p.predict(data.inputs, via="probit").probs for p in (made, known))
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    small = bn.Engine(device="cpu", memory=900, progress=False)
+    with pytest.raises(MemoryError, match="12 parameters"):
+        bn.fit(Laplace(where=None, structure="full"), problem, data, start=start, engine=small)
+
+
 def test_data_are_needed():
     with pytest.raises(ValueError, match="Laplace needs data"):
         bn.fit(Laplace(), PROBLEM, start=MAPS[0], engine=ENGINE)

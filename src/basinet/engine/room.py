@@ -56,7 +56,10 @@ def instead(
     behind = listed[listed.index(method) + 1 :] if method in listed else listed
     own = room(method, problem, point, data, val, members).peak()
     for other in behind:
-        takes = room(other, problem, point, data, val, members).peak()
+        try:
+            takes = room(other, problem, point, data, val, members).peak()
+        except ValueError:  # one that this network has not, such as a last layer in a scripted module
+            continue
         if takes < own and takes <= most:
             return other, takes
     return None

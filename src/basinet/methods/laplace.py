@@ -111,7 +111,6 @@ class Laplace(Method):
         self, state: Point, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:
         assert data is not None
-        self._check(problem, data.n)
         passes = self._passes(state, problem, data, noise)
         prior = self._prior(problem, passes)
         curved, run = self._curvature(passes)
@@ -156,7 +155,8 @@ class Laplace(Method):
         total = sum(x.numel() for x in passes.params.values())
         return self.structure or ("full" if total <= SMALL else "kronecker")
 
-    def _check(self, problem: Problem, n: int) -> None:
+    def adapt(self, problem: Problem) -> Problem:
+        """The problem as it is, if it has what is needed: said before anything is trained."""
         if not isinstance(problem.prior, Normal):
             raise ValueError(
                 f"Laplace adds the curvature of a Normal prior, got {type(problem.prior).__name__}: fit it under "
@@ -164,10 +164,11 @@ class Laplace(Method):
             )
         if self.noise:
             check_noise(problem.likelihood)
-        if self.subset is not None and self.subset > n:
-            raise ValueError(f"expected a subset of at most the {n:,} examples there are, got {self.subset:,}")
+        return problem
 
     def _passes(self, point: Point, problem: Problem, data: Data | Stream, noise: Noise) -> Passes:
+        if self.subset is not None and self.subset > data.n:
+            raise ValueError(f"expected a subset of at most the {data.n:,} examples there are, got {self.subset:,}")
         network = problem.split(point.params)[0]
         passes = Passes(
             problem=problem,
@@ -180,7 +181,13 @@ class Laplace(Method):
             subset=self.subset,
             batch_size=self.batch_size,
         )
-        return replace(passes, names=last_layer(passes) if self.where == "last" else select(network, self.where))
+        names = last_layer(passes) if self.where == "last" else select(network, self.where)
+        if not names:
+            raise ValueError(
+                "found no linear layer or convolution with parameters that take gradients: name the parameters, "
+                "where=..., or take all of them, where=None"
+            )
+        return replace(passes, names=names)
 
     def _prior(self, problem: Problem, passes: Passes) -> dict[str, float]:
         """The prior's precision of each tensor."""
