@@ -82,6 +82,13 @@ class Predictor:
         """What the members give on the inputs, of which the first has place `begin` among all."""
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
+        try:
+            return self._outputs(inputs, batch_size, begin)
+        except (RuntimeError, TypeError, IndexError):
+            self.draws.problem.tried(inputs, self._centres[0])  # says so, where these are no inputs of the network
+            raise
+
+    def _outputs(self, inputs: Any, batch_size: int | None, begin: int) -> Outputs:
         if self.via == "sample":
             return Outputs(*forward(self.draws, inputs, self._kept, batch_size, begin))
         if self.via == "linear" and not self._normal(inputs):
