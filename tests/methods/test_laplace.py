@@ -276,6 +276,19 @@ def test_validation_chooses_the_factor_with_the_lowest_nll():
         bn.fit(recipe, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
 
 
+def test_validation_examples_without_weight_do_not_count():
+    val = classes(60).take(slice(40, 60))
+    weights = torch.ones(20, dtype=torch.float64)
+    weights[::3] = 0
+    masked, alone = bn.Data(val.inputs, val.targets, weights), val.take(weights > 0)
+    recipe = Laplace(prior_precision="validation", via="probit")
+    a, b = (
+        bn.fit(recipe, PROBLEM, classes(), val=v, start=MAPS[0], engine=ENGINE).info["curves"]["tried_nll"][0]
+        for v in (masked, alone)
+    )
+    assert a == pytest.approx(b, rel=1e-10)
+
+
 def test_factors_without_a_posterior_or_a_finite_nll_are_not_chosen(monkeypatch):
     real, asked = laplace._posterior, []
 

@@ -33,7 +33,7 @@ from ..curvature.gaussians import (
 )
 from ..curvature.online import check_noise, groups_of, precisions
 from ..curvature.passes import Kind, Pass, Passes, last_layer
-from ..data import Data, Stream, pieces
+from ..data import Data, Stream, counted, examples, pieces
 from ..engine import Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
@@ -236,12 +236,12 @@ class Laplace(Method):
         """The mean validation NLL, predicted as it will be later on: with the same draws for all that are compared."""
         draws = Draws(problem, stack([family]), noise.split("validation").key.unsqueeze(0), self.samples)
         predictor = Predictor(draws, default_via(self.via, problem.likelihood), keep=True)
-        total, seen = 0.0, 0
+        total, seen, count = 0.0, 0, 0  # those that have weight
         for piece in pieces(val, 1000):
             predictive = assembled([predictor(piece.inputs, begin=seen)], problem.likelihood, None)
-            total -= float(predictive.log_prob(piece.targets).double().sum())
-            seen += len(piece.targets)
-        return total / seen
+            total -= float(predictive.log_prob(piece.targets, counted(piece)).double().sum())
+            seen, count = seen + len(piece.targets), count + examples(piece)
+        return total / count
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
