@@ -392,7 +392,7 @@ def test_the_command_lists_all_methods_and_refuses_bad_words():
 
 def test_a_cost_prints_itself_for_people():
     problem = bn.Problem(lambda: nn.Linear(4, 3), bn.likelihoods.Categorical())
-    data = bn.Data(torch.randn(20, 4), torch.arange(20) % 3)
+    data = bn.Data(bn.Noise.seed(3).normal(torch.empty(20, 4)), torch.arange(20) % 3)
     lines = str(bn.cost(bn.Laplace(structure="full"), problem, data, 2, timed=False)).split("\n")
     assert lines[0].startswith("Laplace(structure=full), 2 members of 15 parameters, fits in the")
     assert [line.split()[0] for line in lines[1:]] == ["fit", "kept", "predict"]

@@ -384,7 +384,9 @@ class _Works:
         """Trains one group."""
         slots = [self.slot(i) for i in group]
         if self.run_.schedule.steps == 0:
-            yield from (finish_only(self.run_, slot) for slot in slots)
+            for slot in slots:
+                self.run_.interrupt.check()
+                yield finish_only(self.run_, slot)
             return
         try:
             yield from run_group(self.run_, self._kernel(self.chosen, len(group)), slots)
