@@ -109,13 +109,21 @@ def test_the_same_command_again_trains_nothing_and_says_the_same(tmp_path):
         (("compare", "cifar10", "--folder", "nowhere"), "expected a folder with the files of cifar10"),
         (("compare", "nowhere.csv", "--target", "y"), "nowhere.csv: there is no such file"),
         (("compare", "digits", "--target", "y"), "expected a file that ends in .csv, .npz, .parquet"),
-        (("compare", "wine", "--device", "abacus"), "expected a device such as cpu"),
+        (("compare", "wine", "--device", "abacus"), "expected device as 'cpu'"),
         (("fit", "nowhere.csv", "--target", "y"), "there is no such file"),
         (("fit", "nowhere.csv", "--target", "y", "--method", "MPA"), "Did you mean 'MAP'?"),
         (("fit", "nowhere.csv", "--target", "y", "--set", "epoch=3"), "Did you mean 'epochs'?"),
         (
             ("fit", "nowhere.csv", "--target", "y", "--set", "epochs=many"),
             "expected epochs of MAP as int or None, got 'many'",
+        ),
+        (
+            ("fit", "nowhere.csv", "--target", "y", "--method", "Laplace", "--set", "structure=kfac"),
+            "expected structure of Laplace as full or kronecker or eigen-corrected or diagonal or low-rank or None",
+        ),
+        (
+            ("fit", "nowhere.csv", "--target", "y", "--method", "Laplace", "--set", "where=3"),
+            "expected where of Laplace as str or None, got '3'",
         ),
         (("fit", "nowhere.csv", "--target", "y", "--missing", "drop"), "expected missing among refuse, impute"),
         (("predict", "nowhere", "nowhere.csv"), "expected the folder of a posterior fitted to a file"),

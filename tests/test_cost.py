@@ -408,3 +408,14 @@ def test_the_command_lists_all_methods_and_refuses_bad_words():
     result = invoke("wine", "--set", "epochs=3")
     assert result.exit_code == 2 and "expected --method with --set" in result.output
     assert invoke("wine", "--method", "nothing").exit_code == 2
+
+
+def test_a_cost_prints_itself_for_people():
+    problem = bn.Problem(lambda: nn.Linear(4, 3), bn.likelihoods.Categorical())
+    data = bn.Data(bn.Noise.seed(3).normal(torch.empty(20, 4)), torch.arange(20) % 3)
+    lines = str(bn.cost(bn.Laplace(structure="full"), problem, data, 2, timed=False)).split("\n")
+    assert lines[0].startswith("Laplace(structure=full), 2 members of 15 parameters, fits in the")
+    assert [line.split()[0] for line in lines[1:]] == ["fit", "kept", "predict"]
+    small = bn.Engine(device="cpu", memory=1000)
+    told = str(bn.cost(bn.SWAG(), problem, data, timed=False, engine=small))
+    assert "does not fit in the 1e+03 B that may be used" in told and "\n  fit " in told

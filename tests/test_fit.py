@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -540,3 +541,51 @@ def test_an_unknown_way_to_predict_is_refused(six):
 def test_bytes_are_those_of_the_members(six):
     one = sum(x.numel() * x.element_size() for x in net().state_dict().values())
     assert six.nbytes() == 6 * one and six.to("cpu").nbytes() == 6 * one
+
+
+def test_a_posterior_prints_itself_in_a_line():
+    rates = MAP(epochs=1, batch_size=5, optimizer=bn.optim.SGD(lr=[0.1, 0.2]))
+    for made, says in (
+        (fit(members=3), r"members=3: 3 of MAP\(epochs=2, batch_size=5\), Delta"),
+        (fit(rates, members=10), r"members=10: 1 of MAP.*, \.\.\. \(10 kinds\)"),
+        (bn.Posterior.of(net(), PROBLEM), "members=1: 1 of a module trained elsewhere, Delta over 53 parameters"),
+    ):
+        assert re.search(says, repr(made)), repr(made)
+        assert len(repr(made)) < 600 and "\n" not in repr(made)
+
+
+def test_members_of_several_recipes_come_in_the_order_asked_for():
+    rates = MAP(epochs=1, batch_size=5, optimizer=bn.optim.SGD(lr=[0.1, 0.2, 0.3]))
+    made = fit(rates)
+    weighed = bn.mix([made[k] for k in range(3)], weights=[1, 2, 3])
+    some = weighed[[2, 0, 1, 0]]
+    assert [m.recipe.optimizer.lr for m in some] == [0.3, 0.1, 0.2, 0.1]
+    assert some.weights is not None and some.weights.tolist() == [3, 1, 2, 1]
+    alone = made[2].predict(DATA.inputs).probs
+    assert torch.equal(some[0].predict(DATA.inputs).probs, alone)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.zeros(3, 5), r"the network does not run on the data \(inputs of shape \[\(5,\)\] an example\)"),
+        (torch.zeros(3, 4, dtype=torch.long), r"the network does not run on the data"),
+        ({"y": torch.zeros(3, 4)}, r"the network does not run on the data .*unexpected keyword"),
+        ([[1.0, 2.0, 3.0, 4.0]], "expected inputs as tensors or arrays with a leading axis of examples, got numbers"),
+        (torch.zeros(0, 4), "expected inputs with at least one row, got none"),
+    ],
+    ids=["width", "integers", "keyword", "numbers", "empty"],
+)
+@pytest.mark.parametrize("method", [SHORT, bn.Laplace(base=SHORT), bn.Laplace(base=SHORT, via="probit")])
+def test_inputs_that_the_network_does_not_take_are_said_so(method, inputs, message):
+    made = fit(method)
+    with pytest.raises(ValueError, match=message):
+        made.predict(inputs)
+
+
+def test_one_input_without_its_axis_is_no_batch():
+    plain = bn.Problem(lambda: nn.Linear(4, 3).double(), bn.likelihoods.Categorical())
+    made = fit(SHORT, plain)
+    with pytest.raises(ValueError, match=r"expected one output row for each input, got outputs \(3,\) for 4 inputs"):
+        made.predict(DATA.inputs[0])
+    assert made.predict(DATA.inputs[:1]).probs.shape == (1, 3)

@@ -19,9 +19,9 @@ from .core.recipe import expand
 from .core.tree import Point, leaves, nbytes, size, take, tree_map
 from .data import Data, Stream, some
 from .engine import Engine, Member, Method
-from .engine.memory import SHARE, free_bytes
-from .engine.method import name_of, plan_of, via_of
-from .engine.room import Room, instead, room
+from .engine.memory import SHARE, free_bytes, readable
+from .engine.method import name_of, plan_of, short, via_of
+from .engine.room import Room, instead, room, words
 from .fit import KEEP, check_arguments, check_needs, in_batches
 from .methods.map import MAP
 from .posterior import Posterior
@@ -60,6 +60,19 @@ class Cost:
     def fits(self) -> bool:
         """Whether fitting and predicting stay within what may be used."""
         return max(self.fit_bytes, self.kept_bytes + self.predict_bytes) <= self.free_bytes
+
+    def __str__(self) -> str:
+        who = f"{self.members} member" + ("s" if self.members > 1 else "")
+        verdict = "fits in" if self.fits else "does not fit in"
+        other = f": {words(self.method, self.instead)} does" if self.instead is not None else ""
+        fit, predict = ("" if x is None else f", {x:.2g} s" for x in (self.fit_seconds, self.predict_seconds))
+        return (
+            f"{short(self.method)}, {who} of {self.parameters:,} parameters, {verdict} the "
+            f"{readable(self.free_bytes)} that may be used{other}\n"
+            f"  fit      {readable(self.fit_bytes)} at most{fit}\n"
+            f"  kept     {readable(self.kept_bytes)}\n"
+            f"  predict  {readable(self.predict_bytes)}{predict} for {self.inputs:,} inputs"
+        )
 
 
 def cost(

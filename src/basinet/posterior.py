@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from .core.noise import Noise
 from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
 from .data import Stream
 from .engine import Member, Method
-from .engine.method import via_of
+from .engine.method import short, via_of
 from .families import Delta, Family, Mixture
 from .predict import (
     Conformal,
@@ -104,6 +105,11 @@ class Posterior:
     def __len__(self) -> int:
         return sum(len(p.members) for p in self.parts)
 
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{len(p.members)} of {_told(p)}" for p in self.parts[:3])
+        more = f", ... ({len(self.parts)} kinds)" if len(self.parts) > 3 else ""
+        return f"Posterior(members={len(self)}: {parts}{more})"
+
     def __getitem__(self, index: int | slice | Sequence[int]) -> Posterior:
         """The posterior of some of the members."""
         n = len(self)
@@ -113,20 +119,15 @@ class Posterior:
         if not chosen or any(not -n <= i < n for i in chosen):
             raise IndexError(f"expected members among 0 ... {n - 1}, got {index}")
         chosen = [i % n for i in chosen]
-        parts, begin = [], 0
-        for part in self.parts:
-            end = begin + len(part.members)
-            inside = [i - begin for i in chosen if begin <= i < end]
-            if inside:
-                parts.append(part.take(inside))
-            begin = end
-        in_order = sorted(chosen, key=lambda i: self._part_of(i))
-        weights = None if self.weights is None else self.weights[torch.tensor(in_order)]
+        places = [(j, i) for j, part in enumerate(self.parts) for i in range(len(part.members))]  # of each member
+        runs = groupby((places[i] for i in chosen), key=lambda place: place[0])
+        parts = [self.parts[j].take([i for _, i in run]) for j, run in runs]
+        weights = None if self.weights is None else self.weights[torch.tensor(chosen)]
         if weights is not None and not bool(weights.sum() > 0):
             raise ValueError(f"the members {index} have no weight in this mixture: there is no posterior of them")
         temperature = self.temperature
         if temperature is not None and temperature.of == "members":
-            temperature = Temperature("members", temperature.values[torch.tensor(in_order)])
+            temperature = Temperature("members", temperature.values[torch.tensor(chosen)])
         return Posterior(tuple(parts), weights, temperature)
 
     @property
@@ -208,7 +209,8 @@ class Posterior:
 
     def scaled(self, factor: float) -> Posterior:
         """The posterior with the covariance of every member times a factor, its means as they are: for Gaussian
-        families. `info` holds the factor, over all scalings."""
+        families. `info` holds the factor, over all scalings. A temperature, or sets by `bn.conformal`, were found for
+        other predictions and are not kept: tune again."""
         parts = []
         for part in self.parts:
             before = part.info.get("covariance_scale", 1.0)
@@ -244,7 +246,9 @@ class Posterior:
             )
         inputs = tree_map(lambda x: x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=_default(x)), inputs)
         first = leaves(inputs)
-        if not first or any(x.dim() == 0 or x.shape[0] == 0 for x in first):
+        if not first or any(x.dim() == 0 for x in first):
+            raise ValueError("expected inputs as tensors or arrays with a leading axis of examples, got numbers")
+        if any(x.shape[0] == 0 for x in first):
             raise ValueError("expected inputs with at least one row, got none")
         suspect = (x for x in first if x.is_floating_point() and not bool(x.sum().isfinite()))  # a sum may overflow
         bad = sum(int((~x.isfinite()).sum()) for x in suspect)
@@ -257,14 +261,6 @@ class Posterior:
             return self.weights / self.weights.sum()
         device = leaves(self.parts[0].family)[0].device
         return torch.full((len(self),), 1 / len(self), dtype=torch.float64, device=device)
-
-    def _part_of(self, index: int) -> int:
-        begin = 0
-        for number, part in enumerate(self.parts):
-            begin += len(part.members)
-            if index < begin:
-                return number
-        raise IndexError(index)
 
     def _one_network(self, what: str) -> Part:
         if len(self.parts) > 1:
@@ -323,6 +319,13 @@ def _joined(parts: list[Part]) -> tuple[Part, ...]:
         else:
             joined.append(part)
     return tuple(joined)
+
+
+def _told(part: Part) -> str:
+    """How members were made, and what they are: MAP(epochs=30), Delta over 51 parameters."""
+    made = "a module trained elsewhere" if part.recipe is None else short(part.recipe)
+    total = sum(math.prod(shape) for shape in part.problem.network.params.values())
+    return f"{made}, {type(part.family).__name__} over {total:,} parameters"
 
 
 def _signed(seed: int) -> int:

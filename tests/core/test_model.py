@@ -514,3 +514,40 @@ def test_the_specification_names_shapes_and_no_addresses():
     spec = Model(lambda: Odd(2, 3)).spec()
     assert spec["params"] == {"weight": [3, 2], "bias": [3]} and spec["frozen"] == {} and spec["buffers"] == {}
     assert spec["module"] == "Odd(<object object>)"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, lambda m: nn.DataParallel(torch.compile(m))])
+def test_what_wraps_a_module_is_taken_off(wrap):
+    module = mlp()
+    bare, wrapped = Model(mlp), Model(lambda: wrap(mlp()))
+    assert wrapped.params == bare.params
+    for read in (wrapped.read(module), bare.read(wrap(module))):
+        assert equal(read, bare.read(module))
+    assert equal(Model(wrap(module)).init(KEY), Model(module).init(KEY))
+
+
+def test_parameters_without_a_shape_are_refused():
+    with pytest.raises(ValueError, match=r"got 0\.weight without a shape: run a lazy module once on an example"):
+        Model(lambda: nn.Sequential(nn.LazyLinear(3)))
+
+
+class Complex(nn.Module):
+    def __init__(self, requires_grad: bool) -> None:
+        super().__init__()
+        self.spectrum = nn.Parameter(torch.ones(3, dtype=torch.complex128), requires_grad)
+        self.head = nn.Linear(3, 2, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head((self.spectrum * x).abs())
+
+
+def test_complex_parameters_are_refused_but_where_they_stay():
+    with pytest.raises(
+        ValueError, match=r"expected real parameters, .* got spectrum of torch\.complex128: hold real and"
+    ):
+        Model(lambda: Complex(True))
+    model = Model(lambda: Complex(False))
+    start = model.init(KEY)
+    assert set(start.params) == {"head.weight", "head.bias"}
+    assert model(start.params, start.buffers, rows(4, 3))[0].shape == (4, 2)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from basinet.core.recipe import cohorts, differences, expand, flat, rebound
+from basinet.methods.laplace import Laplace
+from basinet.methods.lit import LIT
 from basinet.methods.map import MAP
 from basinet.methods.snapshot import Snapshot
 from basinet.optim import SGD, Adam, Constant, Cosine, Cyclic, WarmUp
@@ -93,3 +95,36 @@ def test_recipes_that_differ_in_floats_alone_are_a_cohort():
     assert cohorts(recipes, [0] * 8) == [[0, 1, 3, 7], [2], [4], [5], [6]]
     assert cohorts(recipes, [0] * 7 + [1]) == [[0, 1, 3], [2], [4], [5], [6], [7]]
     assert differences([recipes[i] for i in (0, 1, 3)]) == [("optimizer", "lr"), ("optimizer", "weight_decay")]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MAP(epochs="3"), "MAP: expected epochs as a whole number or None, got '3'"),
+        (lambda: MAP(batch_size=2.5), r"MAP: expected batch_size as a whole number or None, got 2\.5"),
+        (lambda: MAP(every=True), "MAP: expected every as a whole number, got True"),
+        (
+            lambda: MAP(epochs=[1, 2.5]),
+            r"epochs=2\.5, value 1 of its lists: MAP: expected epochs as a whole",
+        ),
+        (lambda: Cosine(peak="high"), "Cosine: expected peak as a number, got 'high'"),
+        (lambda: SGD(nesterov=1), "SGD: expected nesterov as True or False, got 1"),
+        (
+            lambda: MAP(optimizer="adam"),
+            r"expected optimizer as a recipe such as Adam\(lr=1e-3\), got 'adam'",
+        ),
+        (lambda: MAP(optimizer=Adam), "expected optimizer as a recipe such as .*, got <class"),
+        (
+            lambda: Laplace(base=MAP),
+            r"expected base as a recipe such as MAP\(epochs=50\) or None, got <class",
+        ),
+        (lambda: LIT(epochs=1.5), "LIT: expected epochs as a whole number or None"),  # no checks of its own
+    ],
+)
+def test_values_of_another_kind_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_whole_numbers_are_numbers():
+    assert Cosine(peak=1).peak == 1

@@ -33,6 +33,19 @@ def test_a_pattern_that_matches_nothing_names_the_nearest():
         select(PARAMS, ("head.*", "!head.*"))
 
 
+def test_of_many_names_the_nearest_are_told_and_not_all():
+    many = {f"block{i}.conv.weight": 0 for i in range(200)} | {"classifier.weight": 0, "classifier.bias": 0}
+    with pytest.raises(ValueError, match=r"Did you mean 'classifier\.weight' or 'classifier\.bias'") as told:
+        select(many, "clasifier.weight")
+    assert "(202 in all)" in str(told.value) and len(str(told.value)) < 400
+
+
+@pytest.mark.parametrize("where", [(), 3, lambda name: True, ("head.*", 3)])
+def test_what_is_no_pattern_is_refused(where):
+    with pytest.raises(ValueError, match=r"expected where as a pattern of names .* There are conv1\.weight"):
+        select(PARAMS, where)
+
+
 def test_the_last_layer_is_found():
     assert select(PARAMS, last_layer(PARAMS)) == ("head.weight", "head.bias")
     assert select({"weight": torch.zeros(1)}, last_layer({"weight": torch.zeros(1)})) == ("weight",)

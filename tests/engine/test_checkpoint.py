@@ -28,7 +28,7 @@ from basinet.engine.kernels import Eager
 from basinet.families import Empirical
 from basinet.methods.map import MAP
 from basinet.optim import Adam
-from basinet.pool import FileError
+from basinet.pool import FileError, PoolEntry
 
 NEVER = 1e9  # seconds between checkpoints
 
@@ -195,6 +195,45 @@ def test_a_real_ctrl_c_waits_for_the_end_of_the_steps(tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert len(files(tmp_path)) == 2
     assert same(fit(tmp_path, "stacked", **case), fit(None, "stacked", **case))
+
+
+def test_ctrl_c_after_the_last_step_is_not_lost(tmp_path, monkeypatch):
+    """It came while members were written, after the last look: they are kept, and the program stops."""
+    real = PoolEntry.write
+
+    def write(self, name, family, curves):
+        real(self, name, family, curves)
+        if name.endswith("-00000"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(PoolEntry, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, "stacked", **CASES["Adam"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.undo()
+    again = fit(tmp_path, "stacked", **CASES["Adam"])
+    assert again.info["trained"] == 0 and not list(tmp_path.rglob("*checkpoint*"))
+
+
+def test_ctrl_c_stops_a_method_without_steps_after_the_member_it_is_at(tmp_path, monkeypatch):
+    problem = bn.Problem(lambda: nn.Linear(4, 3), bn.likelihoods.Categorical())
+    data = bn.Data(bn.Noise.seed(3).normal(torch.empty(12, 4)), torch.arange(12) % 3)
+    engine = Engine(device="cpu", progress=False)
+    start = bn.fit(MAP(epochs=1), problem, data, members=3, engine=engine)
+    done, real = [], bn.Laplace.finish
+
+    def finish(self, *given):
+        done.append(1)
+        if len(done) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self, *given)
+
+    monkeypatch.setattr(bn.Laplace, "finish", finish)
+    with pytest.raises(KeyboardInterrupt):
+        bn.fit(bn.Laplace(), problem, data, start=start, engine=engine, pool=tmp_path)
+    assert len(done) == 2 and len(list(tmp_path.rglob("member-*"))) == 2
+    made = bn.fit(bn.Laplace(), problem, data, start=start, engine=engine, pool=tmp_path)
+    assert made.info["trained"] == 1
 
 
 def test_without_a_pool_nothing_is_written_or_said(caplog):

@@ -111,6 +111,7 @@ def test_chunks_give_what_one_stack_gives(size: int, recompute: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # torch's own
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_compiled_call_a_member_gives_what_one_stack_gives(recompute: bool) -> None:
     """What a GPU records on streams, one member after another."""

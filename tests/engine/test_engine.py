@@ -376,7 +376,7 @@ def test_there_are_never_too_many_reports(monkeypatch):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_validation_curve_is_the_mean_nll_of_the_point(strategy, weighted, monkeypatch):
     monkeypatch.setattr(group_module, "EVALUATE", 7)  # so that it takes several passes
-    weights = torch.linspace(0.1, 2.0, 20, dtype=torch.float64) if weighted else None
+    weights = torch.linspace(-0.5, 2.0, 20, dtype=torch.float64).clamp(min=0) if weighted else None  # 4 are masked
     val = classes(20, weights=weights)
     made = train(FewSteps(count=4), strategy, val=val)
     for trained in made:
@@ -384,7 +384,7 @@ def test_the_validation_curve_is_the_mean_nll_of_the_point(strategy, weighted, m
         net.load_state_dict(trained.family.params | trained.family.buffers)
         with torch.no_grad():
             each = F.cross_entropy(net(val.inputs), val.targets, reduction="none")
-        expected = float((each if weights is None else weights * each).sum() / 20)
+        expected = float(each.mean() if weights is None else (weights * each).sum() / 16)
         assert trained.curves["val_nll"][-1] == pytest.approx(expected, abs=1e-12)
 
 
@@ -535,9 +535,16 @@ def test_the_dtype_is_that_of_the_network_unless_told_otherwise(network, data, a
     assert made.predict(classes().inputs).outputs.dtype == expected
 
 
-@pytest.mark.parametrize("recipe", [MAP(epochs=-1), MAP(epochs=0.3), MAP(batch_size=-2)])
-def test_a_plan_that_makes_no_sense_is_refused(recipe):
-    with pytest.raises(ValueError, match="expected whole numbers, epochs of at least 0 and batches of at least 1"):
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (MAP(epochs=-1), "expected epochs of at least 0, got -1"),
+        (FewSteps(count=-1), "expected whole numbers, epochs of at least 0 and batches of at least 1"),
+        (FewSteps(size=-2), "expected whole numbers, epochs of at least 0 and batches of at least 1"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(recipe, message):
+    with pytest.raises(ValueError, match=message):
         train(recipe, "loop", Plain)
 
 
@@ -557,3 +564,39 @@ def test_what_finish_adds_is_in_info_and_said(caplog):
     found = bn.fit(recipe, exact.problem, exact.data, members=2, engine=bn.Engine(device="cpu", progress=False))
     assert found.info["curves"]["told"] == [[1.0, 2.0]] * 2 and len(found.info["curves"]["loss"][0]) == 2
     assert "Telling, member 1 (seed 0): a word" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "gpu"}, "expected device as 'cpu', 'cuda' or 'cuda:1', say, or None, got 'gpu'"),
+        ({"device": "mps"}, "expected device as 'cpu'"),
+        ({"device": "cuda:x"}, "expected device as 'cpu'"),
+        ({"device": "cuda:99"}, "device 'cuda:99' was asked for, and torch sees .* CUDA device"),
+        ({"dtype": "float64"}, "expected dtype as a floating one such as torch.float64, or None, got 'float64'"),
+        ({"dtype": torch.int32}, "expected dtype as a floating one"),
+        ({"autocast": "bf16"}, "expected autocast to torch.bfloat16 or torch.float16, or None, got 'bf16'"),
+        ({"memory": "1GB"}, r"expected memory as a whole number of bytes, 4 \* 2\*\*30 say, or None, got '1GB'"),
+        ({"memory": 1e9}, "expected memory as a whole number of bytes"),
+        ({"checkpoint": None}, "expected checkpoint as seconds between checkpoints, at least 0, got None"),
+        ({"checkpoint": -1}, "expected checkpoint as seconds"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_refused_where_it_is_made(options, message):
+    with pytest.raises(ValueError, match=message):
+        Engine(**options)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, None, 2**64])
+def test_a_seed_is_a_whole_number(seed):
+    data = bn.Data(bn.Noise.seed(3).normal(torch.empty(4, 4)), torch.tensor([0, 1, 2, 0]))
+    with pytest.raises(ValueError, match="expected a seed as a whole number of at most 64 bits"):
+        bn.fit(MAP(epochs=1), bn.Problem(Plain, bn.likelihoods.Categorical()), data, seed=seed)
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_batches_of_nothing_are_refused(batch_size):
+    data = bn.Data(bn.Noise.seed(3).normal(torch.empty(4, 4)), torch.tensor([0, 1, 2, 0]))
+    for method in (MAP(epochs=1, batch_size=batch_size), bn.SWA(iterates=1, batch_size=batch_size)):
+        with pytest.raises(ValueError, match=f"expected a batch_size of at least 1, or None .*, got {batch_size}"):
+            bn.fit(method, bn.Problem(Plain, bn.likelihoods.Categorical()), data)

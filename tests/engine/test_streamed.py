@@ -487,3 +487,9 @@ def test_the_first_batch_stands_in_until_the_stream_is_opened():
     assert batches.index([7, 8], 2).tolist() == [3, 4]
     batches.close()
     assert isinstance(batches.stream.first(), Piece)
+
+
+def test_processes_that_were_asked_for_and_are_not_used_are_said(caplog):
+    with caplog.at_level(logging.INFO, "basinet"):
+        fit(shuffled(), settings={"processes": 2})
+    assert "members that read one stream share one process" in caplog.text

@@ -296,6 +296,19 @@ def test_validation_scores_are_those_of_posteriors_with_that_precision(structure
             assert nll == pytest.approx(bn.score(made, val)["nll"], rel=1e-5)
 
 
+def test_validation_examples_without_weight_do_not_count():
+    val = classes(60).take(slice(40, 60))
+    weights = torch.ones(20, dtype=torch.float64)
+    weights[::3] = 0
+    masked, alone = bn.Data(val.inputs, val.targets, weights), val.take(weights > 0)
+    recipe = Laplace(prior_precision="validation", via="probit")
+    a, b = (
+        bn.fit(recipe, PROBLEM, classes(), val=v, start=MAPS[0], engine=ENGINE).info["curves"]["tried_nll"][0]
+        for v in (masked, alone)
+    )
+    assert a == pytest.approx(b, rel=1e-10)
+
+
 def test_factors_without_a_posterior_or_a_finite_nll_are_not_chosen(monkeypatch):
     real, asked = laplace._posterior, []
 
@@ -321,6 +334,50 @@ def test_a_prior_that_is_not_normal_is_refused():
     problem = bn.Problem(net, PROBLEM.likelihood, bn.priors.StudentT())
     with pytest.raises(ValueError, match="curvature of a Normal prior, got StudentT"):
         bn.fit(Laplace(), problem, classes(), start=MAPS[0], engine=ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "prior", "message"),
+    [
+        (Laplace(), bn.priors.Laplace(scale=1.0), "adds the curvature of a Normal prior, got Laplace"),
+        (Laplace(noise="marglik"), bn.priors.Normal(), "noise='marglik' is for Gaussian"),
+        (Laplace(subset=41), bn.priors.Normal(), "subset of at most the 40 examples there are, got 41"),
+        (Laplace(where="head.*"), bn.priors.Normal(), "no parameter matches"),
+    ],
+)
+def test_what_it_cannot_do_is_said_before_the_base_is_trained(recipe, prior, message):
+    problem = bn.Problem(net, bn.likelihoods.Categorical(), prior)
+    with pytest.raises(ValueError, match=message):
+        bn.fit(recipe, problem, classes(), engine=ENGINE, observe=lambda event: pytest.fail("it trained"))
+
+
+class Own(nn.Module):
+    """A network of a parameter of its own and no layer that anyone knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 3, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.w
+
+
+def test_networks_without_a_layer_that_is_known():
+    problem, data = bn.Problem(Own, bn.likelihoods.Categorical()), classes()
+    start = bn.fit(FAST, problem, data, engine=ENGINE)
+    with pytest.raises(ValueError, match=r"found no linear layer .*name the parameters, where=\.\.\., or take all"):
+        bn.fit(Laplace(), problem, data, start=start, engine=ENGINE)
+    linear = bn.Problem(lambda: nn.Linear(4, 3, bias=False).double(), bn.likelihoods.Categorical())
+    same = nn.Linear(4, 3, bias=False).double()
+    same.load_state_dict({"weight": start.points()[0].params["w"].T})
+    for structure in ("full", "diagonal"):
+        made = bn.fit(Laplace(where="w", structure=structure), problem, data, start=start, engine=ENGINE)
+        known = bn.fit(Laplace(structure=structure), linear, data, start=bn.Posterior.of(same, linear), engine=ENGINE)
+        a, b = (p.predict(data.inputs, via="probit").probs for p in (made, known))
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    small = bn.Engine(device="cpu", memory=900, progress=False)
+    with pytest.raises(MemoryError, match="12 parameters"):
+        bn.fit(Laplace(where=None, structure="full"), problem, data, start=start, engine=small)
 
 
 def test_data_are_needed():

@@ -215,4 +215,10 @@ def test_what_makes_no_recipe(options, message):
 def test_what_does_not_fit_a_problem(options, likelihood, prior, message):
     data, _ = regression()
     with pytest.raises(ValueError, match=message):
-        bn.fit(MAP(epochs=10, every=1, **options), bn.Problem(linear, likelihood, prior), data, engine=ENGINE)
+        bn.fit(
+            MAP(epochs=10, every=1, **options),
+            bn.Problem(linear, likelihood, prior),
+            data,
+            engine=ENGINE,
+            observe=lambda event: pytest.fail("it trained"),
+        )

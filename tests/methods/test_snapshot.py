@@ -132,7 +132,7 @@ def test_a_rate_is_a_peak_or_cycles():
     ("options", "message"),
     [
         ({"cycles": 0}, "expected at least 1 cycle, got 0"),
-        ({"cycles": 2.5}, r"expected at least 1 cycle, got 2\.5"),
+        ({"cycles": 2.5}, r"expected cycles as a whole number, got 2\.5"),
         ({"epochs": 0}, "expected at least 1 epoch, got 0"),
         ({"optimizer": Adam(lr=Cosine(peak=0.1))}, r"falls in 5 cycles, got Cosine.*: give the peak as a number"),
         ({"optimizer": Adam(lr=Cyclic(peak=0.1, cycles=4))}, r"falls in 5 cycles, got Cyclic\(peak=0\.1, cycles=4"),

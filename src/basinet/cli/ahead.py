@@ -71,7 +71,13 @@ def cost(
         else:
             recipes = _rows(make_recipe(method, setting or ()))
         meter = Meter(problem, splits.train, val=splits.val, inputs=splits.test.n, engine=engine)
-        found = {name: meter(recipe, members) for name, recipe in recipes.items()}
+        found = {}
+        for name, recipe in recipes.items():
+            try:
+                found[name] = meter(recipe, members)
+            except ValueError:  # another structure may be none of this network, which may have no last layer, say
+                if not found:
+                    raise
         first = next(iter(found.values()))
         out.print(
             f"{splits.name}: {first.parameters:,} parameters, {splits.train.n:,} training examples, {members} "

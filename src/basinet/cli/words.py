@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -91,12 +92,12 @@ def make_rules(
     return Rules(**words, keep=tuple(keep or ()), drop=tuple(drop or ()), categories=tuple(categories or ()))
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "bool": (bool,),
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "None": (type(None),),
+_KINDS: dict[Any, tuple[type, ...]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (int, float),
+    str: (str,),
+    type(None): (type(None),),
 }
 
 
@@ -106,10 +107,8 @@ def make_recipe(name: str, settings: Sequence[str]) -> Method:
     from ..methods import find
 
     cls = find(name)
-    plain = {f.name: str(f.type).split(" | ") for f in fields(cls)}
-    plain = {
-        name: words for name, words in plain.items() if set(words) <= set(_KINDS)
-    }  # numbers and words, not objects
+    hints = get_type_hints(cls)
+    plain = {f.name: kinds for f in fields(cls) if (kinds := _plain(hints[f.name]))}
     found: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -119,19 +118,29 @@ def make_recipe(name: str, settings: Sequence[str]) -> Method:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             value = text
-        if not any(type(value) in _KINDS[word] for word in plain[key]):
-            raise ValueError(f"expected {key} of {cls.__name__} as {' or '.join(plain[key])}, got {text!r}")
+        if not any(type(value) in _KINDS[x] if x in _KINDS else value == x for x in plain[key]):
+            told = " or ".join("None" if x is type(None) else x.__name__ if x in _KINDS else str(x) for x in plain[key])
+            raise ValueError(f"expected {key} of {cls.__name__} as {told}, got {text!r}")
         found[key] = value
     return cls(**found)
+
+
+def _plain(hint: Any) -> list[Any]:
+    """What a hyperparameter may be, if it is a number or a word and no object: types, and the words themselves."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if get_origin(hint) in (Union, UnionType):
+        found = [_plain(x) for x in get_args(hint)]
+        return list(dict.fromkeys(x for kinds in found for x in kinds)) if all(found) else []
+    if get_origin(hint) in (tuple, Sequence):  # of words: one is enough here
+        return [str] if str in get_args(hint) else []
+    return [hint] if hint in _KINDS else []
 
 
 def make_engine(device: str | None) -> Any:
     from ..engine import Engine
 
-    try:
-        return Engine(device=device, progress=True)
-    except RuntimeError as error:  # torch's, for a device it has never heard of
-        raise ValueError(f"expected a device such as cpu, cuda or cuda:1, got {device!r}") from error
+    return Engine(device=device, progress=True)
 
 
 def user_network(place: str) -> Maker:

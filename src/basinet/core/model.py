@@ -38,6 +38,7 @@ class Model:
         self._source = source
         with seeded(0):
             module = self._build()
+        _check(module)
         self.description = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
         self.params = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
         self.frozen = {n: tuple(p.shape) for n, p in module.named_parameters() if not p.requires_grad}
@@ -70,6 +71,7 @@ class Model:
         """The point at which a module of this kind stands: its parameters and buffers, copied."""
         if not isinstance(module, nn.Module):
             raise TypeError(f"expected an nn.Module, got {type(module).__name__}")
+        module = _bare(module)
         parameters = {n: p.detach().clone() for n, p in module.named_parameters()}
         buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
         expected = {**self.params, **self.frozen, **self.buffers}
@@ -99,11 +101,11 @@ class Model:
 
     def _build(self) -> nn.Module:
         if isinstance(self._source, nn.Module):
-            return _reinitialise(copy.deepcopy(self._source))
+            return _reinitialise(copy.deepcopy(_bare(self._source)))
         module = self._source()
         if not isinstance(module, nn.Module):
             raise TypeError(f"expected the factory to return an nn.Module, got {type(module).__name__}")
-        return copy.deepcopy(module)  # a factory may hand out a module that someone else still uses
+        return copy.deepcopy(_bare(module))  # a factory may hand out a module that someone else still uses
 
 
 class _Reader(nn.Module):
@@ -138,6 +140,27 @@ def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -
         if name not in expected:
             return f"it has {name} {tuple(found[name])}, which was not expected"
     return ""
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """The module inside of what `torch.compile` or `nn.DataParallel` made: with the names that the module has."""
+    inside = module._modules.get("_orig_mod") or (module.module if isinstance(module, nn.DataParallel) else None)
+    return module if inside is None else _bare(inside)
+
+
+def _check(module: nn.Module) -> None:
+    """Refuses parameters that have no values yet, or none on the real line."""
+    for name, x in module.named_parameters():
+        if isinstance(x, nn.parameter.UninitializedParameter):
+            raise ValueError(
+                f"expected a module with all its parameters, got {name} without a shape: run a lazy module once on an "
+                "example in the factory, before it is returned"
+            )
+        if x.requires_grad and not x.is_floating_point():
+            raise ValueError(
+                f"expected real parameters, for which priors are defined, got {name} of {x.dtype}: hold real and "
+                "imaginary parts as a parameter each, and join them with torch.complex in forward"
+            )
 
 
 def _reinitialise(module: nn.Module) -> nn.Module:

@@ -55,8 +55,8 @@ class Noise(NamedTuple):
     @staticmethod
     def seed(seed: int, device: torch.device | str | None = None) -> Noise:
         """The root key of a seed (any Python integer of up to 64 bits)."""
-        if not -(2**63) <= seed < 2**64:
-            raise ValueError(f"expected a seed of at most 64 bits, got {seed}")
+        if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+            raise ValueError(f"expected a seed as a whole number of at most 64 bits, got {seed!r}")
         return Noise(torch.tensor([seed & _MASK, (seed >> 32) & _MASK], device=device))
 
     def split(self, name: str | int | Tensor) -> Noise:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
+from numbers import Real
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -23,12 +24,25 @@ R = TypeVar("R", bound="Recipe")
 
 class Recipe(Saved, kind="recipe"):
     """Base of methods, optimisers and rates. The checks of a class (`__post_init__`) see plain values alone: where
-    there are lists, each of the recipes they stand for is checked; tensors stand for what was checked before."""
+    there are lists, each of the recipes they stand for is checked; tensors stand for what was checked before. Before
+    them, fields that are declared as numbers, truth values or recipes are checked to be such."""
+
+    def __post_init__(self) -> None:
+        _check_plain(self, lambda _: None)
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
         super().__init_subclass__(kind)
         if "__post_init__" in vars(cls):
-            cls.__post_init__ = _of_plain(cls.__post_init__)  # type: ignore[attr-defined]
+            setattr(cls, "__post_init__", _of_plain(cls.__post_init__))  # noqa: B010
+
+
+KINDS: dict[str, tuple[type, str]] = {  # what the annotation of a field asks for, and in words
+    "int": (int, "a whole number"),
+    "float": (Real, "a number"),
+    "bool": (bool, "True or False"),
+    "Optimizer": (Recipe, "a recipe such as Adam(lr=1e-3)"),
+    "Method": (Recipe, "a recipe such as MAP(epochs=50)"),
+}
 
 
 def expand(recipe: R) -> list[R]:
@@ -105,10 +119,28 @@ def _pick(recipe: R, lists: Mapping[Path, list[Any]], k: int) -> R:
 def _of_plain(check: Callable[[Any], None]) -> Callable[[Any], None]:
     @wraps(check)
     def post_init(self: Recipe) -> None:
-        values = [value for _, value in flat(self)]
-        if any(isinstance(value, list) for value in values):
-            expand(self)
-        elif not any(isinstance(value, Tensor) for value in values):
-            check(self)
+        _check_plain(self, check)
 
     return post_init
+
+
+def _check_plain(recipe: Recipe, check: Callable[[Any], None]) -> None:
+    values = [value for _, value in flat(recipe)]
+    if any(isinstance(value, list) for value in values):
+        expand(recipe)
+    elif not any(isinstance(value, Tensor) for value in values):
+        _check_kinds(recipe)
+        check(recipe)
+
+
+def _check_kinds(recipe: Recipe) -> None:
+    """Refuses a field whose value is not of the kind that its annotation names, where that is a plain one."""
+    for field in fields(recipe):  # type: ignore[arg-type]
+        named = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+        kind, value = named.removesuffix(" | None"), getattr(recipe, field.name)
+        if kind not in KINDS or (value is None and kind != named):
+            continue
+        wanted, words = KINDS[kind]
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            other = " or None" if kind != named else ""
+            raise ValueError(f"{type(recipe).__name__}: expected {field.name} as {words}{other}, got {value!r}")

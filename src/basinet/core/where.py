@@ -12,23 +12,29 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .nearest import did_you_mean
+from .nearest import nearest
 from .tree import Params
 
 Where = str | Sequence[str] | None
+MOST = 8  # names that an error lists
 
 
 def select(params: Mapping[str, Any], where: Where) -> tuple[str, ...]:
     """The names that match, in the order of the parameters; all where `where` is None."""
     if where is None:
         return tuple(params)
-    patterns = (where,) if isinstance(where, str) else tuple(where)
+    patterns = (where,) if isinstance(where, str) else tuple(where) if isinstance(where, Sequence) else (where,)
+    if not patterns or not all(isinstance(p, str) for p in patterns):
+        raise ValueError(
+            f"expected where as a pattern of names or a tuple of them, such as 'head.*', got {where!r}. There are "
+            f"{_few(params)}"
+        )
     wanted = [p for p in patterns if not p.startswith("!")] or ["*"]
     left_out = [p[1:] for p in patterns if p.startswith("!")]
     for pattern in (*wanted, *left_out):
         if not any(fnmatchcase(name, pattern) for name in params):
             raise ValueError(
-                f"no parameter matches {pattern!r}.{did_you_mean(pattern, params)} There are {_few(params)}"
+                f"no parameter matches {pattern!r}.{nearest(pattern, params, most=3)} There are {_few(params)}"
             )
     found = tuple(n for n in params if _any(n, wanted) and not _any(n, left_out))
     if not found:
@@ -46,6 +52,6 @@ def _any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _few(params: Mapping[str, Any], most: int = 8) -> str:
+def _few(params: Mapping[str, Any]) -> str:
     names = list(params)
-    return ", ".join(names) if len(names) <= most else ", ".join([*names[:most], f"... ({len(names)} in all)"])
+    return ", ".join(names) if len(names) <= MOST else ", ".join([*names[:MOST], f"... ({len(names)} in all)"])

@@ -219,17 +219,14 @@ def one_by_one(passes: Passes, names: Sequence[str], inputs: Any, along: Tensor)
 
 
 def last_layer(passes: Passes) -> tuple[str, ...]:
-    """The parameters of the layer that is called last: the one whose output is the network's, mostly."""
+    """The parameters of the layer that is called last: the one whose output is the network's, mostly. None where no
+    linear layer or convolution has parameters of its own, as behind weight norms or in scripted modules."""
     free, buffers, fixed = passes.free()
     inputs = passes.few()
     with torch.no_grad(), Taps(free, _length(inputs)) as taps:
         passes.problem.outputs(fixed | free, buffers, inputs)
     matrices = [tap for tap in taps.found if tap.kind == "matrix" and tap.weight is not None]
-    if not matrices:
-        raise ValueError(
-            "found no linear layer or convolution with parameters that take gradients: name the parameters, where=..."
-        )
-    return tuple(n for n in (matrices[-1].weight, matrices[-1].bias) if n is not None)
+    return () if not matrices else tuple(n for n in (matrices[-1].weight, matrices[-1].bias) if n is not None)
 
 
 def _width(point: Point) -> int:

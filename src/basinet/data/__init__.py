@@ -5,7 +5,7 @@ from .augment import Augmentation, CropFlip
 from .data import Data
 from .datasets import Splits
 from .encoder import Encoder
-from .stream import Piece, Stream, counted, pieces, some
+from .stream import Piece, Stream, counted, examples, pieces, some
 from .table import Table, read_table, write_table
 from .tables import Rules, fit_table, load_table
 
@@ -22,6 +22,7 @@ __all__ = [
     "corruptions",
     "counted",
     "datasets",
+    "examples",
     "fit_table",
     "load_table",
     "pieces",

@@ -262,6 +262,12 @@ def counted(data: Data | Piece) -> Tensor | None:
     return here.reshape(here.shape + (1,) * (data.targets.dim() - here.dim())).expand(data.targets.shape)
 
 
+def examples(piece: Piece) -> int:
+    """How many examples have weight."""
+    here = counted(piece)
+    return len(piece.targets) if here is None else int(here.flatten(1).any(1).sum() if here.dim() > 1 else here.sum())
+
+
 def _signature(piece: Piece) -> dict[str, str]:
     """What all batches have in common: names, dtypes and the shape of an example."""
     found, _ = pytree.tree_flatten_with_path(piece.inputs)

@@ -92,7 +92,10 @@ class Checkpoints:
         """What `write` wrote, or None. Trees are built like those of `shape`, flat where that is None."""
         if self.folder is None or not self._file(name).exists():
             return None
-        tensors, meta = read_tensors(self._file(name), leaves(shape["state"])[0].device)
+        try:
+            tensors, meta = read_tensors(self._file(name), leaves(shape["state"])[0].device)
+        except FileError as error:
+            raise FileError(self._file(name), f"{error.reason}. Delete it to train its members anew") from error
         trees = {}
         for key, like in shape.items():
             flat = [tensors[f"{key}/{i}"] for i in range(sum(k.startswith(f"{key}/") for k in tensors))]

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..core.lift import compiled, lift
-from ..core.tree import leaves, tree_map
+from ..core.tree import leaves, take, tree_map
 
 Back = Callable[[Any], Any]
 """From the derivatives of something with respect to outputs, leaves (M, ...), to those with respect to params."""
@@ -40,7 +40,7 @@ class Lift:
         def all_members(*args: Any) -> Any:
             dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
             called = self._call(function, dims)
-            return _joined(self._each([partial(called, *part) for part in self._parts(args, dims)]))
+            return self._joined(self._each([partial(called, *part) for part in self._parts(args, dims)]))
 
         return all_members
 
@@ -60,17 +60,17 @@ class Lift:
             else:
                 made = self._each([partial(vjp, called, part) for part in parts])
                 found, kept = [(outputs, aux) for outputs, aux, _ in made], [back for _, _, back in made]
-            outputs, aux = _joined(found)
+            outputs, aux = self._joined(found)
 
             def back(cotangents: Any) -> Any:
                 pieces = [piece for (piece,) in self._parts((cotangents,), (0,))]
                 if kept is not None:
-                    return _joined(self._each([partial(pull, piece) for pull, piece in zip(kept, pieces)]))
+                    return self._joined(self._each([partial(pull, piece) for pull, piece in zip(kept, pieces)]))
 
                 def again(part: tuple[Any, ...], piece: Any) -> Any:
                     return vjp(called, part)[2](piece)
 
-                return _joined(self._each([partial(again, part, piece) for part, piece in zip(parts, pieces)]))
+                return self._joined(self._each([partial(again, part, piece) for part, piece in zip(parts, pieces)]))
 
             return outputs, aux, back
 
@@ -81,24 +81,24 @@ class Lift:
         return [call() for call in calls]
 
     def _call(self, function: Callable[..., Any], dims: tuple[Any, ...]) -> Callable[..., Any]:
-        """`function` on a part: vectorised, or plain with the member axis taken off and put back."""
-        if self.size != 1:
-            return lift(function, dims)
-
-        def plain(*args: Any) -> Any:
-            one = (tree_map(lambda x: x[0], a) if d == 0 else a for a, d in zip(args, dims))
-            return tree_map(lambda x: x.unsqueeze(0) if isinstance(x, Tensor) else x, function(*one))
-
-        return plain
+        """`function` on a part: vectorised, or plain where a part is one member, without the axis."""
+        return function if self.size == 1 else lift(function, dims)
 
     def _parts(self, args: tuple[Any, ...], dims: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """The arguments of each call."""
         members = next(leaves(a)[0].shape[0] for a, d in zip(args, dims) if d == 0)
+        if self.size == 1:
+            return [tuple(take(a, i) if d == 0 else a for a, d in zip(args, dims)) for i in range(members)]
         size = members if self.size is None else min(self.size, members)
-        if size == members:
-            return [args]
         cuts = [slice(i, min(i + size, members)) for i in range(0, members, size)]
-        return [tuple(_cut(a, cut) if d == 0 else a for a, d in zip(args, dims)) for cut in cuts]
+        return [tuple(take(a, cut) if d == 0 else a for a, d in zip(args, dims)) for cut in cuts]
+
+    def _joined(self, parts: list[Any]) -> Any:
+        """Results of chunks as one tree; what is no tensor is the same in all."""
+        if self.size != 1 and len(parts) == 1:
+            return parts[0]
+        join = torch.stack if self.size == 1 else torch.cat
+        return tree_map(lambda *xs: join(xs) if isinstance(xs[0], Tensor) else xs[0], *parts)
 
 
 class Streams(Lift):
@@ -134,17 +134,6 @@ class Streams(Lift):
         for stream in self.streams:  # after all have been sent off
             current.wait_stream(stream)
         return found
-
-
-def _cut(tree: Any, cut: slice) -> Any:
-    return tree_map(lambda x: x[cut] if isinstance(x, Tensor) else x, tree)
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Results of chunks as one tree; what is no tensor is the same in all."""
-    if len(parts) == 1:
-        return parts[0]
-    return tree_map(lambda *xs: torch.cat(xs) if isinstance(xs[0], Tensor) else xs[0], *parts)
 
 
 def _vjp(called: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any, Back]:

@@ -44,19 +44,34 @@ class Engine:
     def __post_init__(self) -> None:
         if self.strategy not in (None, *STRATEGIES):
             raise ValueError(f"expected strategy 'stacked', 'streams', 'loop' or None, got {self.strategy!r}")
-        if self.device is not None and torch.device(self.device).type == "cuda":
-            count, index = torch.cuda.device_count(), torch.device(self.device).index or 0
-            if index >= count:
-                raise ValueError(
-                    f"device {self.device!r} was asked for, and torch sees "
-                    f"{f'{count} CUDA devices' if count else 'no CUDA device'} here: use device='cpu'"
-                )
+        if self.device is not None:
+            self._check_device(str(self.device))
+        if self.dtype is not None and not (isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point):
+            raise ValueError(f"expected dtype as a floating one such as torch.float64, or None, got {self.dtype!r}")
+        if self.autocast not in (None, torch.bfloat16, torch.float16):
+            raise ValueError(f"expected autocast to torch.bfloat16 or torch.float16, or None, got {self.autocast!r}")
+        if self.memory is not None and (isinstance(self.memory, bool) or not isinstance(self.memory, int)):
+            raise ValueError(f"expected memory as a whole number of bytes, 4 * 2**30 say, or None, got {self.memory!r}")
+        if not (isinstance(self.checkpoint, (int, float)) and self.checkpoint >= 0):
+            raise ValueError(f"expected checkpoint as seconds between checkpoints, at least 0, got {self.checkpoint!r}")
         if self.processes is not None and (not isinstance(self.processes, int) or self.processes < 1):
             raise ValueError(f"expected processes to be a positive integer or None, got {self.processes!r}")
         if self.processes is not None and self.processes > self.most_processes:
             raise ValueError(
                 f"processes={self.processes} need a GPU each, and there {'is' if self.most_processes == 1 else 'are'} "
                 f"{self.most_processes} with device={self.device!r}: ask for fewer, or leave the number of the GPU out"
+            )
+
+    @staticmethod
+    def _check_device(name: str) -> None:
+        kind, _, index = name.partition(":")
+        if kind not in ("cpu", "cuda") or not (index or "0").isdigit():
+            raise ValueError(f"expected device as 'cpu', 'cuda' or 'cuda:1', say, or None, got {name!r}")
+        count = torch.cuda.device_count()
+        if kind == "cuda" and int(index or 0) >= count:
+            raise ValueError(
+                f"device {name!r} was asked for, and torch sees "
+                f"{f'{count} CUDA devices' if count else 'no CUDA device'} here: use device='cpu'"
             )
 
     @property

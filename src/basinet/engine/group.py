@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Point, leaves, take, tree_map
-from ..data import Data, Stream, pieces
+from ..data import Data, Stream, examples, pieces
 from ..families import Family
 from ..problem import Batch, Problem
 from .checkpoint import Checkpoints, group_name
@@ -321,7 +321,7 @@ class _Group:
         return None
 
     def _validate(self, val: Data | Stream) -> list[float] | None:
-        """NLL per validation example of each member."""
+        """NLL of each member, per validation example that has weight."""
         method, problem = self.run.method, self.run.problem
         if method.norm == "refresh" and problem.network.norms:
             return None  # the statistics that belong to the point are not there yet
@@ -336,7 +336,7 @@ class _Group:
         with torch.no_grad():
             for piece in pieces(val, EVALUATE):
                 total += self._each(nll, tuple(piece))
-                seen += len(piece.targets)
+                seen += examples(piece)
         return (total / seen).tolist()
 
     def _each(self, function: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:

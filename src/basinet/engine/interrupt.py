@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Interrupt:
-    """While it is entered, the first Ctrl-C is only noted and `check` raises it; the second one raises at once.
+    """While it is entered, the first Ctrl-C is only noted; `check`, or the end, raises it. The second raises at once.
 
     With `waits` false, outside the main thread, or where somebody else handles the signal, nothing is changed.
     """
@@ -28,6 +28,8 @@ class Interrupt:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
             self._before = None
+            if kind is None:  # one that came after the last look
+                self.check()
 
     def check(self) -> None:
         """Raises KeyboardInterrupt if Ctrl-C was pressed."""

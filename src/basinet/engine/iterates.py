@@ -18,7 +18,7 @@ from ..core.tree import Params, tree_map
 from ..optim import Cyclic, Optimizer
 from ..problem import Batch, Problem
 from ..problem.likelihoods import Gaussian
-from .method import Info, Method, Schedule
+from .method import Info, Schedule, batch_of
 
 
 class Moments(NamedTuple):
@@ -60,7 +60,7 @@ def in_unit_noise(info: Info, params: Params, batch: Batch, problem: Problem) ->
 
 def plan(iterates: int, every: int | None, batch_size: int | None, n: int, bank: int = 0) -> Schedule:
     """As many steps as give so many iterates: one every so many steps, or one an epoch."""
-    batch = min(batch_size or n, n)
+    batch = batch_of(batch_size, n)
     gap = -(-n // batch) if every is None else every
     return Schedule(iterates * gap, None if batch == n else batch, bank)
 
@@ -71,16 +71,14 @@ def share(step: Tensor, gap: int) -> Tensor:
     return torch.where(done % gap == 0, 1.0 / (done // gap).clamp(min=1).double(), 0.0)
 
 
-def check_iterates(iterates: int, every: int | None, optimizer: Optimizer, base: Method | None) -> None:
+def check_iterates(iterates: int, every: int | None, optimizer: Optimizer) -> None:
     """Refuses what makes no plan."""
-    if not (isinstance(iterates, int) and iterates >= 1):
+    if iterates < 1:
         raise ValueError(f"expected at least 1 iterate to average over, got {iterates!r}")
-    if every is not None and not (isinstance(every, int) and every >= 1):
+    if every is not None and every < 1:
         raise ValueError(f"expected at least 1 step from one iterate to the next, or None for an epoch, got {every!r}")
     if isinstance(optimizer.lr, Cyclic) and optimizer.lr.cycles != iterates:
         raise ValueError(
             f"expected a cycle for each iterate, so that each is collected where the step size is lowest, got "
             f"{optimizer.lr.cycles} cycles and {iterates} iterates: give Cyclic(peak=..., cycles={iterates})"
         )
-    if base is not None and not isinstance(base, Method):
-        raise TypeError(f"expected base as a recipe such as MAP(epochs=50), got {base!r}")

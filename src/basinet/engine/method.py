@@ -45,9 +45,18 @@ class Schedule(NamedTuple):
 
         None is ENOUGH steps, or 10 epochs where that is more: small data need many epochs, large data few.
         """
-        batch = min(batch_size or n, n)
+        batch = batch_of(batch_size, n)
+        if epochs is not None and epochs < 0:
+            raise ValueError(f"expected epochs of at least 0, got {epochs}")
         steps = max(ENOUGH, -(-10 * n // batch)) if epochs is None else -(-epochs * n // batch)
         return Schedule(steps, None if batch == n else batch)
+
+
+def batch_of(batch_size: int | None, n: int) -> int:
+    """Examples a step, of n: as many as are asked for, or all."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"expected a batch_size of at least 1, or None for all examples at once, got {batch_size}")
+    return n if batch_size is None else min(batch_size, n)
 
 
 class Info(NamedTuple):

@@ -49,7 +49,10 @@ def instead(method: Method, takes: Callable[[Method], Room], most: int) -> tuple
     behind = listed[listed.index(method) + 1 :] if method in listed else listed
     own = takes(method).peak()
     for other in behind:
-        peak = takes(other).peak()
+        try:
+            peak = takes(other).peak()
+        except ValueError:  # one that this network has not, such as a last layer in a scripted module
+            continue
         if peak < own and peak <= most:
             return other, peak
     return None

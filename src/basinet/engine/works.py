@@ -130,8 +130,11 @@ class Works:
     def _spread(self, plan: Plan, members: int, fits: int) -> Plan:
         """The plan in as many processes as were asked for, or as pay; each with its share of the cores."""
         engine = self.engine
-        if isinstance(self.run_.data, Stream) or self.run_.method.coupled:
-            return plan  # what may give its batches once, or to one reader at a time, stays in one process
+        if isinstance(self.run_.data, Stream) or self.run_.method.coupled:  # a stream may have but one reader at a time
+            if engine.processes is None or engine.processes == 1:
+                return plan
+            why = "members that see each other" if self.run_.method.coupled else "members that read one stream"
+            return plan._replace(reason=f"{plan.reason}; {why} share one process")
         count, most = engine.processes, min(members, engine.most_processes)
         if count is None:
             longer = SHORT[how_to_start(engine.place)]
@@ -209,7 +212,9 @@ class Works:
         """Trains one group."""
         slots = [self.slot(i) for i in group]
         if self.run_.schedule.steps == 0:
-            yield from (finish_only(self.run_, slot) for slot in slots)
+            for slot in slots:
+                self.run_.interrupt.check()
+                yield finish_only(self.run_, slot)
             return
         try:
             yield from run_group(self.run_, self._kernel(self.chosen, len(group)), slots)

@@ -33,7 +33,7 @@ from ..curvature.gaussians import (
 )
 from ..curvature.online import check_noise, groups_of, precisions
 from ..curvature.passes import Kind, Pass, Passes, last_layer
-from ..data import Data, Stream, pieces
+from ..data import Data, Stream, counted, examples, pieces
 from ..engine import Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
@@ -112,7 +112,6 @@ class Laplace(Method):
         self, state: Point, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:
         assert data is not None
-        self._check(problem, data.n)
         passes = self._passes(state, problem, data, noise)
         prior = self._prior(problem, passes)
         curved, run = self._curvature(passes)
@@ -148,11 +147,11 @@ class Laplace(Method):
         found = found._replace(kept=kept, predict=predict)
         if self.prior_precision != "validation" or val is None:
             return found
-        passes = predict.forwards * val.n
+        once = predict.forwards * val.n
         if _drawn(via):
-            return found._replace(passes=found.passes + len(FACTORS) * passes)
+            return found._replace(passes=found.passes + len(FACTORS) * once)
         held = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
-        return found._replace(passes=found.passes + passes, finish=found.finish + held)
+        return found._replace(passes=found.passes + once, finish=found.finish + held)
 
     def variants(self) -> Iterable[Method]:
         positive = [s for s in STRUCTURES if s != "low-rank" or self.curvature != "hessian"]
@@ -163,7 +162,8 @@ class Laplace(Method):
         total = sum(x.numel() for x in passes.params.values())
         return self.structure or ("full" if total <= SMALL else "kronecker")
 
-    def _check(self, problem: Problem, n: int) -> None:
+    def adapt(self, problem: Problem) -> Problem:
+        """The problem as it is, if it has what is needed: said before anything is trained."""
         if not isinstance(problem.prior, Normal):
             raise ValueError(
                 f"Laplace adds the curvature of a Normal prior, got {type(problem.prior).__name__}: fit it under "
@@ -171,10 +171,11 @@ class Laplace(Method):
             )
         if self.noise:
             check_noise(problem.likelihood)
-        if self.subset is not None and self.subset > n:
-            raise ValueError(f"expected a subset of at most the {n:,} examples there are, got {self.subset:,}")
+        return problem
 
     def _passes(self, point: Point, problem: Problem, data: Data | Stream, noise: Noise) -> Passes:
+        if self.subset is not None and self.subset > data.n:
+            raise ValueError(f"expected a subset of at most the {data.n:,} examples there are, got {self.subset:,}")
         network = problem.split(point.params)[0]
         passes = Passes(
             problem=problem,
@@ -187,7 +188,13 @@ class Laplace(Method):
             subset=self.subset,
             batch_size=self.batch_size,
         )
-        return replace(passes, names=last_layer(passes) if self.where == "last" else select(network, self.where))
+        names = last_layer(passes) if self.where == "last" else select(network, self.where)
+        if not names:
+            raise ValueError(
+                "found no linear layer or convolution with parameters that take gradients: name the parameters, "
+                "where=..., or take all of them, where=None"
+            )
+        return replace(passes, names=names)
 
     def _prior(self, problem: Problem, passes: Passes) -> dict[str, float]:
         """The prior's precision of each tensor."""
@@ -231,13 +238,13 @@ class Laplace(Method):
         key, via = noise.split("validation").key.unsqueeze(0), default_via(self.via, problem.likelihood)
         alone = [tree_map(lambda x: x.unsqueeze(0), family) for family in families]  # members of their own: no copies
         predictors = [Predictor(Draws(problem, family, key, self.samples), via, keep=True) for family in alone]
-        totals, seen = [0.0] * len(families), 0
+        totals, seen, count = [0.0] * len(families), 0, 0  # those that have weight
         for piece in pieces(val, 1000):
             for f, made in enumerate(side_by_side(predictors, piece.inputs, begin=seen)):
                 predictive = assembled([made], problem.likelihood, None)
-                totals[f] -= float(predictive.log_prob(piece.targets).double().sum())
-            seen += len(piece.targets)
-        return [total / seen for total in totals]
+                totals[f] -= float(predictive.log_prob(piece.targets, counted(piece)).double().sum())
+            seen, count = seen + len(piece.targets), count + examples(piece)
+        return [total / count for total in totals]
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

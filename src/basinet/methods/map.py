@@ -20,7 +20,7 @@ from ..core.tree import Params, Point
 from ..curvature import online
 from ..curvature.evidence import LOG_NOISE
 from ..curvature.passes import Passes
-from ..data import Data
+from ..data import Data, Stream
 from ..engine import Descent, Finished, GradientMethod, Info, Schedule, Tuned
 from ..engine.method import Entry
 from ..families import Delta, Family
@@ -85,6 +85,12 @@ class MAP(GradientMethod):
             online.check(problem, self.noise is not None)
         return problem
 
+    def prepare(self, problem: Problem, data: Data | Stream) -> Problem:
+        """The problem as it is; a subset of more than all examples is refused before any step."""
+        if self.tunes and self.subset is not None and self.subset > data.n:
+            raise ValueError(f"expected a subset of at most the {data.n:,} examples there are, got {self.subset:,}")
+        return problem
+
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
@@ -109,8 +115,6 @@ class MAP(GradientMethod):
         """A step up the marginal likelihood."""
         if report % self.every or step < BEGIN * self.schedule(data.n).steps:
             return None
-        if self.subset is not None and self.subset > data.n:
-            raise ValueError(f"expected a subset of at most the {data.n:,} examples there are, got {self.subset:,}")
         network = problem.split(state.params)[0]
         passes = Passes(
             problem=problem, point=self.point(state), data=data, names=tuple(network), noise=noise, subset=self.subset

@@ -24,7 +24,7 @@ from ..core.golden import STEP, Found, golden_section
 from ..core.noise import Noise
 from ..core.tree import Point, nbytes, size, stack, tree_map
 from ..core.where import select
-from ..data import Data, Stream, counted, pieces, some
+from ..data import Data, Stream, counted, examples, pieces, some
 from ..engine import Demand, Finished, Method, Predicting, Schedule
 from ..families import Delta, Perturbed
 from ..predict import CACHE, Draws, activations, forward, make_predictive
@@ -179,7 +179,7 @@ def _row(draws: Draws, val: Data | Stream) -> _Row:
         alone = alone.flatten(0, 1)  # (m, B)
         together += float((torch.logsumexp(alone, 0) - math.log(len(each))).sum())
         each += alone.sum(1).cpu()
-        n += len(piece.targets) if mask is None else int(mask.reshape(len(mask), -1).any(1).sum())
+        n += examples(piece)
     finite = [x / n if math.isfinite(x) else WORST for x in (together, *each.tolist())]
     return _Row(finite[0], finite[1:])
 

@@ -43,7 +43,7 @@ class SWA(GradientMethod):
     unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
 
     def __post_init__(self) -> None:
-        check_iterates(self.iterates, self.every, self.optimizer, self.base)
+        check_iterates(self.iterates, self.every, self.optimizer)
 
     def schedule(self, n: int) -> Schedule:
         return plan(self.iterates, self.every, self.batch_size, n)

@@ -56,7 +56,7 @@ class SWAG(GradientMethod):
     unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
 
     def __post_init__(self) -> None:
-        check_iterates(self.iterates, self.every, self.optimizer, self.base)
+        check_iterates(self.iterates, self.every, self.optimizer)
         check_rank(self.rank, self.iterates, f"collect more, iterates={self.rank}")
 
     def schedule(self, n: int) -> Schedule:

@@ -261,7 +261,7 @@ def _check_kept(owner: str, name: str, value: float) -> None:
 def _check_adam(rule: Adam | AdamW) -> None:
     owner = type(rule).__name__
     _check_lr(owner, rule.lr)
-    if len(rule.betas) != 2:
+    if not isinstance(rule.betas, tuple) or len(rule.betas) != 2:
         raise ValueError(f"{owner}: expected two betas, got {rule.betas!r}. Pass betas=(0.9, 0.999), say.")
     for beta in rule.betas:
         _check_kept(owner, "betas", beta)

@@ -26,6 +26,7 @@ class FileError(ValueError):
 
     def __init__(self, path: Path | str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
+        self.reason = reason
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Any) -> str:

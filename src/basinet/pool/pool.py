@@ -70,7 +70,10 @@ class PoolEntry:
 
     def read(self, name: str, device: torch.device | str = "cpu") -> tuple[Family, dict[str, list[Any]]]:
         """A member that was stored."""
-        tensors, meta = read_tensors(self.file(name), device)
+        try:
+            tensors, meta = read_tensors(self.file(name), device)
+        except FileError as error:
+            raise FileError(self.file(name), f"{error.reason}. Delete it to have the member trained again") from error
         try:
             return decode(meta["family"], tensors), meta["curves"]
         except (ValueError, KeyError, TypeError) as error:

@@ -53,6 +53,11 @@ def forward(
                 for b in range(0, n, plan.inputs):
                     run = _network(draws, _rows(inputs, b, b + plan.inputs), begin + b)
                     out = lift(run)(drawn) if plan.draws > 1 else run(drawn).unsqueeze(0)
+                    if out.dim() < 2 or out.shape[1] != min(plan.inputs, n - b):
+                        raise ValueError(
+                            f"expected one output row for each input, got outputs {tuple(out.shape[1:])} for "
+                            f"{min(plan.inputs, n - b)} inputs: the leading axis of inputs counts them, x[None] is one"
+                        )
                     found.put(here, b, n, out)
             found.learn(block)
     return found.all()

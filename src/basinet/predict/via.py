@@ -82,11 +82,15 @@ class Predictor:
         """What the members give on the inputs, of which the first has place `begin` among all."""
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
-        if self._closes(inputs):
-            return _closed([self], inputs, batch_size)[0]
-        if self.via == "sample":
-            return Outputs(*forward(self.draws, inputs, self._kept, batch_size, begin))
-        return Outputs(*samples(self._plain, self._centres, inputs, self._kept, batch_size))
+        try:
+            if self._closes(inputs):
+                return _closed([self], inputs, batch_size)[0]
+            if self.via == "sample":
+                return Outputs(*forward(self.draws, inputs, self._kept, batch_size, begin))
+            return Outputs(*samples(self._plain, self._centres, inputs, self._kept, batch_size))
+        except (RuntimeError, TypeError, IndexError):
+            self.draws.problem.tried(inputs, self._centres[0])  # says so, where these are no inputs of the network
+            raise
 
     def _closes(self, inputs: Any) -> bool:
         """Whether it gives closed forms, and no samples."""

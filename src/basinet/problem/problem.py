@@ -156,7 +156,11 @@ class Problem:
 
     def check(self, data: Data, point: Point) -> None:
         """Raises where data, network and likelihood do not fit: runs the network on two examples."""
-        few = tree_map(lambda x: x[:2], data.inputs)
+        self.likelihood.check(self.tried(data.inputs, point), data.targets)
+
+    def tried(self, inputs: Any, point: Point) -> Tensor:
+        """The outputs of the first two of some inputs; raises where the network does not run on them."""
+        few = tree_map(lambda x: x[:2], inputs)
         device = next(iter(point.params.values())).device
         try:
             with torch.no_grad():
@@ -171,7 +175,7 @@ class Problem:
                 f"expected one output row for each example, got outputs {tuple(outputs.shape)} for "
                 f"{leaves(few)[0].shape[0]} examples"
             )
-        self.likelihood.check(outputs, data.targets)
+        return outputs
 
 
 def _along(weights: Tensor, each: Tensor) -> Tensor:
