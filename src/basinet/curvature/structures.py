@@ -92,13 +92,13 @@ def kronecker(passes: Passes) -> Factors:
     run = passes.run()
     for chunk in run:
         layers = [*chunk.layers, *([chunk.head] if chunk.head is not None else [])]
+        examples = float(chunk.weights.sum())
         for layer in layers:
             if layer.dense and layer.weight is not None:
                 a = layer.inputs().squeeze(2)  # (B, T, i)
                 weighted = a if chunk.piece.weights is None else a * chunk.weights.sqrt()[:, None, None]
                 _add(right, {layer.weight: _gram(weighted.flatten(0, 1))})
-                places = float(chunk.weights.sum()) * a.shape[1]
-                count[layer.weight] = count.get(layer.weight, 0.0) + places
+                count[layer.weight] = count.get(layer.weight, 0.0) + examples * a.shape[1]
         if chunk.head is not None:
             gram = chunk.root.gram()
             _add(left, dict.fromkeys(chunk.head.names, gram))
@@ -302,8 +302,11 @@ def _pooled(layer: Layer, a: Tensor, squared: Tensor) -> Params:
     beforehand."""
     made = {}
     if layer.weight is not None:
-        formula = "btgi,btgo->goi" if layer.kind == "matrix" else "btgi,btgi->gi"
-        made[layer.weight] = torch.einsum(formula, a.square(), squared)
+        if layer.dense:
+            made[layer.weight] = squared[:, 0, 0].mT @ a[:, 0, 0].square()
+        else:
+            formula = "btgi,btgo->goi" if layer.kind == "matrix" else "btgi,btgi->gi"
+            made[layer.weight] = torch.einsum(formula, a.square(), squared)
     if layer.bias is not None:
         made[layer.bias] = squared.sum(0)
     return made

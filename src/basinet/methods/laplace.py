@@ -147,11 +147,11 @@ class Laplace(Method):
         found = found._replace(kept=kept, predict=predict)
         if self.prior_precision != "validation" or val is None:
             return found
-        once = predict.forwards * val.n
+        tried = predict.forwards * val.n
         if _drawn(via):
-            return found._replace(passes=found.passes + len(FACTORS) * once)
+            return found._replace(passes=found.passes + len(FACTORS) * tried)
         held = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
-        return found._replace(passes=found.passes + once, finish=found.finish + held)
+        return found._replace(passes=found.passes + tried, finish=found.finish + held)
 
     def variants(self) -> Iterable[Method]:
         positive = [s for s in STRUCTURES if s != "low-rank" or self.curvature != "hessian"]

@@ -22,7 +22,7 @@ from ..problem import Problem
 from .jacobian import Gradient, gradients, rows_of, run
 from .taps import Layer, tapped
 
-ROOM = {"cpu": 2**24, "cuda": 2**30}  # bytes of gradients and activations held at once; on a GPU a quarter of what is
+ROOM = {"cpu": 2**26, "cuda": 2**30}  # bytes of gradients and activations held at once; on a GPU a quarter of what is
 # free, where that is more
 
 

@@ -112,7 +112,7 @@ class Taps(TorchFunctionMode):
         if args[0].dim() < 2 or args[0].shape[0] != self.examples:
             return None
         if func is F.batch_norm:
-            bare, out = _affine(*args[:3], kwargs["weight"], kwargs["bias"], kwargs["eps"])
+            bare, out = _affine(*args, **{name: kwargs[name] for name in ("weight", "bias", "eps")})
         else:
             bare, out = func(*args, **(kwargs | {"weight": None, "bias": None})), func(*args, **kwargs)
         bare, out = bare.detach(), self._open(out)
