@@ -170,7 +170,7 @@ def test_files_that_could_run_code_or_are_damaged_are_not_read(tmp_path):
     torch.save(nn.Linear(4, 3), files[1])
     with pytest.raises(bn.FileError, match=r"epoch-1\.pt: it is damaged, or holds more than tensors"):
         bn.swag_of_checkpoints(files, PROBLEM, rank=2)
-    for content in (b"", b"not a checkpoint", files[0].read_bytes()[:300]):
+    for content in (b"", b"junk", b"not a checkpoint", files[0].read_bytes()[:300]):
         files[1].write_bytes(content)
         with pytest.raises(bn.FileError, match=r"epoch-1\.pt: it is damaged"):
             bn.swag_of_checkpoints(files, PROBLEM, rank=2)

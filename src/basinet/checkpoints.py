@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -98,7 +97,7 @@ def _read(path: Path, problem: Problem, fresh: Point) -> Point:
     expected = {n: tuple(x.shape) for n, x in network.module.state_dict().items() if isinstance(x, Tensor)}
     if difference := describe_difference(expected, {n: tuple(x.shape) for n, x in tensors.items()}):
         raise FileError(
-            path, f"it belongs to another model: {difference}. Expected checkpoints of the problem's network alone"
+            path, f"it belongs to another model: {difference}. Expected weights of the problem's network alone"
         )
     bad = [n for n, x in tensors.items() if not bool(x.isfinite().all())]
     if bad:
@@ -137,7 +136,6 @@ def _untied(tensors: Params, module: nn.Module) -> Params:
 
 
 def _content(path: Path) -> Mapping[str, Any]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.is_file():
@@ -146,7 +144,7 @@ def _content(path: Path) -> Mapping[str, Any]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, ValueError, KeyError, EOFError) as error:
+    except Exception as error:  # torch, pickle, zipfile and struct each have their own for a file that is none
         raise FileError(
             path,
             f"it is damaged, or holds more than tensors and plain values, which is not read since that could run code: "
