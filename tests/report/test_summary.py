@@ -99,6 +99,13 @@ def test_trust_speaks_of_calibration(tmp_path):
     assert "too narrow" in answers(real)["How far can it be trusted?"]
 
 
+def test_labels_are_counted_one_by_one_and_together(tmp_path):
+    said = answers(make_run(tmp_path, "labels", inputs="rows"))
+    assert "The accuracy a label of" in said["What won?"]
+    assert "holds all labels of an example together to be right" in said["How far can it be trusted?"]
+    assert "its accuracy" not in said["How far can it be trusted?"]
+
+
 def test_seeds_are_counted(tmp_path):
     said = answers(make_run(tmp_path, "real", seeds=3))
     assert "mean of 3 seeds" in said["What won?"] and "of 3 seeds" in said["Is the difference real?"]

@@ -107,7 +107,7 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
         else:
             return "", truth
         likely = [(c, p) for c, p in pairs[:3] if p >= 0.005] or pairs[:1]
-        return ", ".join(f"{run.class_name(c)} ({p:.0%})" for c, p in likely), truth
+        return ", ".join(f"{run.class_name(c)} ({_share(p)})" for c, p in likely), truth
     if run.kind == "labels":
         flat = np.asarray(target).reshape(-1)
         probs = np.asarray(arrays["probs"][i]).reshape(-1) if "probs" in arrays else np.zeros(0)
@@ -123,6 +123,11 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
     if "low90" in arrays and "high90" in arrays and np.size(arrays["low90"][i]) == 1:
         said += f" ({number(float(arrays['low90'][i]))} to {number(float(arrays['high90'][i]))})"
     return said, truth
+
+
+def _share(p: float) -> str:
+    """A probability in percent; none but a certainty is 100."""
+    return ">99%" if 0.995 <= p < 1 else f"{p:.0%}"
 
 
 def _values(row: np.ndarray) -> list[str]:

@@ -42,7 +42,8 @@ def _winner(run: Run) -> str:
         if last is not second:
             said += f"; the last of {len(run.rows)} rows, {last.name}, is at {number(last.value('nll'))}"
         said += "."
-    main = ("accuracy", "accuracy", True) if run.kind != "real" else ("rmse", "RMSE", False)
+    word = "accuracy a label" if run.kind == "labels" else "accuracy"
+    main = ("accuracy", word, True) if run.kind != "real" else ("rmse", "RMSE", False)
     rows = [r for r in run.rows if math.isfinite(r.value(main[0]))]
     if rows:
         top = (max if main[2] else min)(rows, key=lambda r: r.value(main[0]))
@@ -130,10 +131,10 @@ def _cheapest(run: Run, told: dict[str, Difference]) -> str:
 
 def _trust(run: Run) -> str:
     best = run.rows[0]
-    return _trust_real(run, best) if run.kind == "real" else _trust_classes(best)
+    return _trust_real(run, best) if run.kind == "real" else _trust_classes(best, run.kind)
 
 
-def _trust_classes(best: Row) -> str:
+def _trust_classes(best: Row, kind: str) -> str:
     confidence, correct = best.joined("confidence"), best.joined("correct")
     if confidence is None or correct is None:
         return ""
@@ -141,10 +142,12 @@ def _trust_classes(best: Row) -> str:
     low, high = wilson(float(right.mean()), len(right) // len(best.have("correct")))  # seeds share their examples
     mean = float(confidence.mean())
     lean = "over-confident" if mean > high else "too cautious" if mean < low else "calibrated on the whole"
-    said = (
-        f"It is {lean}: the mean confidence of {best.name} is {mean:.1%}, its accuracy {right.mean():.1%} (95 % "
-        f"interval {low:.1%} to {high:.1%})."
-    )
+    bounds = f"{right.mean():.1%} (95 % interval {low:.1%} to {high:.1%})"
+    if kind == "labels":
+        held = f"{best.name} holds all labels of an example together to be right with {mean:.1%}, and they are in"
+        said = f"It is {lean}: on average {held} {bounds}."
+    else:
+        said = f"It is {lean}: the mean confidence of {best.name} is {mean:.1%}, its accuracy {bounds}."
     sure = confidence >= 0.9
     if 0 < sure.sum() < len(sure):
         said += (

@@ -91,7 +91,8 @@ def _compared(options: Options, name: str, path: Path, say: Say) -> list[dict[st
         data = made(name, options.out / f"{name}.csv")
     target = "y" if name in UCI else MADE.get(name)
     asking = Asking(target, None, options.folder, None, None, None, MEMBERS, SEEDS, options.seed, engine, examples)
-    command = ("basinet", "study", "compare", "--sets", name)
+    where = () if options.folder is None else ("--folder", str(options.folder))
+    command = ("basinet", "study", "compare", "--sets", name, *where)
     setting, chosen = asking.prepare(data, ROWS, say, command)
     found = carry_out(setting, chosen, options.out / name, None, None, say)
     return [append_record(path, _record(name, setting.splits.train.n, options.seed, row)) for row in found.summary]
