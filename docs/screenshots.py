@@ -1,4 +1,8 @@
-"""Takes the pictures of the report: `python docs/screenshots.py RUN` writes them beside this file, with Chromium."""
+"""Takes the pictures of reports with Chromium and writes them beside this file.
+
+`python docs/screenshots.py RUN` takes those of the digits; `python docs/screenshots.py STUDY study` those of the study
+compare, from the folder that `basinet study compare --out STUDY` wrote.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,18 @@ def shoot(page: Path, name: str, width: int, height: int, *, dark: bool = False,
 
 
 if __name__ == "__main__":
+    run = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
-        written = write_report(Path(sys.argv[1]), Path(folder) / "report.html")
-        shoot(written, "report", 1180, 1180)
-        shoot(written, "report-dark", 1180, 580, dark=True, at="differences")
-        shoot(written, "report-phone", 390, 844, at="cost")
+        page = Path(folder) / "report.html"
+        if sys.argv[2:] == ["study"]:
+            write_report(run / "fashion_mnist", page)
+            shoot(page, "report-images", 1180, 900, at="examples")
+            write_report(run / "uci_energy", page)
+            shoot(page, "report-regression", 1180, 1180)
+            write_report(run / "flats", page)
+            shoot(page, "report-rows", 1180, 620, at="examples")
+        else:
+            write_report(run, page)
+            shoot(page, "report", 1180, 1180)
+            shoot(page, "report-dark", 1180, 580, dark=True, at="differences")
+            shoot(page, "report-phone", 390, 844, at="cost")

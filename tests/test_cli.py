@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from basinet import __version__
 from basinet.cli import app
 from basinet.pool import read_records
+from basinet.predict.conformal import promised
 
 runner = CliRunner()
 
@@ -287,6 +288,47 @@ def test_classes_by_name_and_files_of_every_kind(tmp_path):
     assert right > 0.7
     result = invoke("evaluate", fitted, train)
     assert result.exit_code == 0 and f"{right:.6g}" in result.output
+
+
+def test_a_calibrated_fit_predicts_intervals_and_sets_that_hold_what_they_promise(tmp_path):
+    train, new = houses(tmp_path / "houses.csv", 400), houses(tmp_path / "new.csv", 300, seed=1)
+    words = ("--target", "price", "--missing", "impute", *QUICK, "--val", "0.3", "--conformal", "0.8")
+    fitted, out = str(tmp_path / "fitted"), tmp_path / "predictions.csv"
+    assert invoke("fit", train, *words, "--out", fitted).exit_code == 0
+    result = invoke("predict", fitted, new, "--out", str(out))
+    assert result.exit_code == 0 and "probability 0.8, calibrated on 120 rows" in result.output
+    found, truth = read(out), [float(row["price"]) for row in read(new)]
+    assert list(found[0])[-2:] == ["conformal_low", "conformal_high"]
+    inside = [float(r["conformal_low"]) <= y <= float(r["conformal_high"]) for r, y in zip(found, truth)]
+    mean, sd = promised(120, 300, 0.8)
+    assert abs(sum(inside) / 300 - mean) < 4 * sd
+    result = invoke("predict", fitted, new, "--out", str(out), "--samples", "1")
+    assert "hold what they promise for the samples of calibration" in result.output
+
+    train, fitted = flowers(tmp_path / "flowers.csv"), str(tmp_path / "flowers")
+    words = ("--target", "kind", *QUICK, "--val", "0.3", "--conformal", "0.8", "--out", fitted)
+    assert invoke("fit", train, *words).exit_code == 0
+    assert invoke("predict", fitted, train, "--out", str(out)).exit_code == 0
+    rows = read(out)
+    assert list(rows[0])[-1] == "conformal_set" and {len(r["conformal_set"].split("|")) for r in rows} <= {1, 2, 3}
+    assert all(r["class"] in r["conformal_set"].split("|") for r in rows)  # never empty
+    assert np.mean([y["kind"] in r["conformal_set"].split("|") for r, y in zip(rows, read(train))]) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--conformal", "1.5"), "expected --conformal between 0 and 1, such as 0.9, got 1.5"),
+        (("--conformal", "0.9", "--val", "0"), "--conformal 0.9 takes 9 validation rows or more, got 0: raise --val"),
+        (("--conformal", "0.99"), "--conformal 0.99 takes 99 validation rows or more, got 9"),
+        (("--conformal", "0.8", "--method", "PEP"), "PEP tunes on the validation rows, which then cannot calibrate"),
+        (("--conformal", "0.8", "--set", "patience=3"), "MAP tunes on the validation rows"),
+    ],
+)
+def test_a_calibration_that_would_not_hold_is_refused_before_training(tmp_path, words, said):
+    result = invoke("fit", flowers(tmp_path / "f.csv"), "--target", "kind", *words, "--out", str(tmp_path / "fitted"))
+    assert result.exit_code == 2 and said in " ".join(result.output.split())
+    assert not (tmp_path / "fitted").exists()
 
 
 def test_a_fit_goes_on_from_its_pool_and_replaces_what_was_saved(tmp_path):

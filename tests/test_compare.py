@@ -14,6 +14,7 @@ from basinet.compare.budget import Budget, scaled
 from basinet.compare.frame import Frame
 from basinet.compare.rows import Row, base_of, choose, plan_steps, steps_of
 from basinet.compare.table import _on_front
+from basinet.compare.units import unit_in
 from basinet.data import Data, Splits
 from basinet.data.toys import gaussians
 from basinet.engine.method import Entry
@@ -538,3 +539,50 @@ def test_records_have_the_coverage_of_conformal_sets(tmp_path):
     assert plain["sets"][1]["coverage"] == float(
         ((low <= splits.test.targets) & (splits.test.targets <= high)).double().mean()
     )
+
+
+# Tables
+
+
+def test_rows_of_a_table_are_kept_as_they_were_and_the_unit_is_that_of_its_name(tmp_path):
+    file, rng = tmp_path / "flats.csv", np.random.default_rng(0)
+    days = [str(np.datetime64("2021-03-01") + int(d)) for d in rng.integers(0, 900, 80)]
+    cells = [(d, str(rng.choice(["gas", "oil"])), f"{rng.uniform(20, 90):.1f}") for d in days]
+    lines = [f"{d},{h},{a},{float(a) * 12 + rng.normal():.2f}" for d, h, a in cells]
+    file.write_text("listed,heating,area,rent [EUR]\n" + "\n".join(lines) + "\n")
+    out = tmp_path / "run"
+    bn.compare(file, [Entry("one", QUICK, 1)], target="rent [EUR]", model=small, out=out)
+    about = json.loads((out / "run.json").read_text())
+    assert about["unit"] == "EUR" and about["target"] == "rent [EUR]"
+    assert about["inputs"]["columns"] == ["listed", "heating", "area"]
+    with np.load(out / "test.npz", allow_pickle=False) as test:
+        assert test["inputs"].shape == (16, 3)
+        rows, targets = test["inputs"].tolist(), test["targets"]
+    known = {line.rpartition(",")[0].replace(".0", ""): float(line.rpartition(",")[2]) for line in lines}
+    assert [known[",".join(row)] for row in rows] == pytest.approx(targets.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "unit"), [("rent [EUR]", "EUR"), ("rent", None), ("x [ ]", None), ("[a] b", None)])
+def test_a_unit_is_what_a_name_ends_with_in_brackets(name, unit):
+    assert unit_in(name) == unit
+
+
+def test_so_many_examples_are_trained_on_at_most(tmp_path):
+    found = bn.compare(classes(), [Entry("one", QUICK, 1)], model=small, examples=20, out=tmp_path)
+    assert found["n_train"] == [20] and found.summary[0]["n"] == 30
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert about["description"] == "Trained on 20 of 50 examples."
+    assert bn.compare(classes(), [Entry("one", QUICK, 1)], model=small, examples=500)["n_train"] == [50]
+    with pytest.raises(ValueError, match="expected at least 1 training example, got 0"):
+        bn.compare(classes(), [Entry("one", QUICK, 1)], model=small, examples=0)
+
+
+def test_few_test_examples_are_warned_of_and_have_no_intervals(tmp_path):
+    said: list[str] = []
+    few = numbers(30)
+    found = bn.compare(
+        few, [Entry("one", QUICK, 1), Entry("two", QUICK, 2)], model=small, out=tmp_path, say=said.append
+    )
+    assert few.test.n == 9 and "9 test examples can tell hardly anything: scores are mostly chance" in said
+    other = found.summary.where(method=next(m for m in ("one", "two") if m != found.summary[0]["reference"]))[0]
+    assert other["difference"] is not None and other["low"] is None and other["high"] is None

@@ -97,7 +97,7 @@ def _read(path: Path, problem: Problem, fresh: Point) -> Point:
     expected = {n: tuple(x.shape) for n, x in network.module.state_dict().items() if isinstance(x, Tensor)}
     if difference := describe_difference(expected, {n: tuple(x.shape) for n, x in tensors.items()}):
         raise FileError(
-            path, f"it belongs to another model: {difference}. Expected checkpoints of the problem's network alone"
+            path, f"it belongs to another model: {difference}. Expected weights of the problem's network alone"
         )
     bad = [n for n, x in tensors.items() if not bool(x.isfinite().all())]
     if bad:

@@ -111,9 +111,9 @@ class Fitted:
         ]
         return {
             name: [v for part in parts for v in part[name]]
-            if name == "class"
+            if isinstance(first, list)
             else np.concatenate([p[name] for p in parts])
-            for name in parts[0]
+            for name, first in parts[0].items()
         }
 
 

@@ -54,11 +54,11 @@ def test_a_table_in_units_with_warnings_and_rows_as_they_were(tmp_path):
     assert found["finished"] and found["target"] == "price" and found["kind"] == "real"
     assert ["id" in line for line in found["warnings"][:2]] == [True, False] and "'land'" in found["warnings"][1]
     assert all(f"warning: {line}" in result.output for line in found["warnings"])
-    assert found["inputs"]["columns"][:3] == ["size", "kind = a", "kind = b"]
+    assert found["inputs"]["columns"] == ["size", "kind", "sold"]
     with np.load(out / "test.npz", allow_pickle=False) as test:
-        assert {f"{x:.1f}" for x in test["inputs"][:, 0]} <= {row[1] for row in rows}
+        cells = {(f"{float(size):.1f}", kind, sold) for size, kind, sold in test["inputs"]}
+        assert cells <= {(row[1], row[3], row[4]) for row in rows}
         assert {f"{y:.0f}" for y in test["targets"]} <= {row[-1] for row in rows}
-        assert 2020 < test["inputs"][:, 3].min() < test["inputs"][:, 3].max() < 2022
 
 
 def test_a_column_that_knows_the_target_is_told(tmp_path):
@@ -68,7 +68,7 @@ def test_a_column_that_knows_the_target_is_told(tmp_path):
     words = ("compare", train, "--target", "price", "--methods", "MAP", "--members", "2")
     result = invoke(*words, "--out", str(tmp_path / "a"))
     assert result.exit_code == 0 and "'bill' alone tells the target" in " ".join(result.output.split())
-    assert "'bill' alone" in about(tmp_path / "a")["warnings"][0]
+    assert any("'bill' alone" in line for line in about(tmp_path / "a")["warnings"])
     assert "alone tells" not in invoke(*words, "--drop", "bill", "--out", str(tmp_path / "b")).output
 
 

@@ -150,3 +150,19 @@ def test_columns_are_saved_to_the_last_bit():
     tensors = {}
     assert decode(encode(columns, tensors), tensors) == columns
     assert not tensors  # JSON alone
+
+
+def test_cells_come_back_as_they_were_in_the_file():
+    numbers = text("91.5", "-0.25", "0", "1992", None)
+    number = Number.fit("x", numbers, "x", fill=True)
+    assert number.decode(number.encode(numbers, "x").astype(np.float32)) == ["91.5", "-0.25", "0", "1992", ""]
+    names = text("b", "a", "b", "c", None)
+    category = Category.fit("c", names, np.arange(5), "c", fill=True, other=True)
+    assert category.decode(category.encode(names, "c")) == ["b", "other", "b", "other", ""]
+    rng = np.random.default_rng(0)
+    days = np.datetime64("1998-12-31") + np.array([0, 1, 366, 426, *rng.integers(0, 9000, 40)])
+    date = Date.fit("d", days, "d", fill=False)
+    assert date.decode(date.encode(days, "d").astype(np.float32)) == [str(day) for day in days]
+    minutes = np.datetime64("2023-12-31T23:59") + np.array([0, 1, 500, 777])
+    date = Date.fit("d", minutes, "d", fill=False)
+    assert date.decode(date.encode(minutes, "d")) == [str(minute).replace("T", " ") for minute in minutes]

@@ -1,6 +1,7 @@
 """Targets, and predictions back in their units: the law of a linear change of variable."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 import basinet as bn
 from basinet.data.targets import Classes, Real
-from basinet.predict import ClassPredictive, RealPredictive
+from basinet.predict import ClassPredictive, Conformal, RealPredictive
 
 SHIFT, SCALE, NOISE = 40.0, 7.5, 0.3
 
@@ -73,3 +74,24 @@ def test_classes_are_names():
     np.testing.assert_allclose(np.stack([columns["p_no"], columns["p_yes"]], 1), predictive.probs, rtol=1e-6)
     np.testing.assert_allclose(columns["entropy"], columns["aleatoric"] + columns["epistemic"], rtol=1e-5)
     assert target.scores({"nll": 1.0}) == {"nll": 1.0}
+
+
+def test_calibrated_predictions_have_their_intervals_in_units():
+    inside, outside, _ = predictives()
+    rule = Conformal("scaled", 0.9, 2.5, 50)
+    found = Real(name="y", mean=SHIFT, sd=SCALE).predictions(replace(inside, conformal=rule), 0.8)
+    assert list(found)[-3:] == ["high", "conformal_low", "conformal_high"]
+    for name, x in zip(("conformal_low", "conformal_high"), replace(outside, conformal=rule).conformal_interval):
+        np.testing.assert_allclose(found[name], x[:, 0], rtol=1e-9)
+
+
+def test_calibrated_predictions_name_the_classes_of_their_sets():
+    probs = torch.tensor([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25]], dtype=torch.float64)
+    rule = Conformal("raps", 0.9, 0.75, 50, free=1, penalty=0.0)
+    predictive = ClassPredictive(probs.log()[None, None], bn.likelihoods.Categorical(), conformal=rule)
+    found = Classes(name="y", values=("a", "b c", "d")).predictions(predictive, 0.9)
+    names = np.array(["a", "b c", "d"])
+    assert found["conformal_set"] == ["|".join(names[row]) for row in predictive.conformal_set.numpy()]
+    assert found["conformal_set"][1] == "a|b c" and "conformal_set" not in Classes(
+        name="y", values=("a", "b c", "d")
+    ).predictions(replace(predictive, conformal=None), 0.9)

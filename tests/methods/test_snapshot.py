@@ -74,6 +74,12 @@ def test_one_cycle_is_map_along_a_cosine():
     torch.testing.assert_close(ravel(one.mean()), ravel(same.mean()), rtol=0, atol=1e-12)
 
 
+def test_a_cycle_is_long_enough_on_few_examples_and_on_many():
+    assert Snapshot().schedule(185).steps == 5 * 500  # not so many epochs that 185 examples make a handful of steps
+    assert Snapshot(cycles=2).schedule(185).steps == 2 * 500
+    assert Snapshot().schedule(128_000).steps == 5 * 5 * 1000  # five epochs a cycle
+
+
 @pytest.mark.parametrize(
     ("epochs", "batch_size", "cycles", "steps"), [(10, None, 4, 12), (3, 16, 5, 10), (1, None, 6, 6)]
 )

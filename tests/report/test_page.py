@@ -5,6 +5,7 @@ import builtins
 import json
 import re
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -254,3 +255,11 @@ def test_without_plotly_the_error_says_what_to_install(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r"basinet\[report\]"):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_cells_of_a_file_are_shown_as_they_were(tmp_path):
+    run = read_run(make_run(tmp_path, "real", inputs="rows"))
+    rows = np.array([["2023-05-12", "gas", "1992", "<b>"]] * run.n_test)
+    shown = gallery(replace(run, test=run.test | {"inputs": rows}))
+    assert shown is not None and shown.doubt == "sd"
+    assert set(map(tuple, shown.inputs.values())) == {("2023-05-12", "gas", "1992", "<b>")}

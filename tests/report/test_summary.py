@@ -43,19 +43,40 @@ def test_the_winner_and_its_margin(tmp_path):
 def test_a_difference_that_is_real_is_called_so_and_one_that_is_not_is_not(tmp_path):
     make_run(tmp_path, labels={"MAP": (1, 0.5, 1.0), "EMA": (1, 0.5, 1.0)})
     second = read_run(tmp_path).rows[1].name
-    shift(tmp_path, second, 0.01)
+    shift(tmp_path, second, 0.02)
     said = answers(tmp_path)["Is the difference real?"]
-    assert said.startswith("Yes") and f"Worse beyond chance: {second}" in said
+    assert said.startswith("For these networks, yes: on the same 400 examples")  # one seed says no more
+    assert f"Worse beyond chance: {second}" in said and "--seeds 3 would tell" in said
     make_run(tmp_path, labels={"MAP": (1, 0.5, 1.0), "EMA": (1, 0.5, 1.0)})
     shift(tmp_path, second, 0.0)
     said = answers(tmp_path)["Is the difference real?"]
     assert said.startswith("Not") and "Not to be told apart" in said
 
 
+def test_a_difference_that_is_real_and_tiny_is_called_so_and_costs_nobody_a_recommendation(tmp_path):
+    make_run(tmp_path, labels={"MAP": (1, 0.5, 1.0), "EMA": (1, 0.5, 1.0)})
+    second = read_run(tmp_path).rows[1].name
+    shift(tmp_path, second, 0.005)
+    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    cheaper = [r | {"steps": r["steps"] // 10} if r["method"] == second else r for r in lines]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in cheaper))
+    said = answers(tmp_path)
+    real = said["Is the difference real?"]
+    assert real.startswith("For these networks, yes, but it is too small to matter:")
+    assert f"Worse beyond chance, but by less than 0.01: {second}." in real and "Worse beyond chance:" not in real
+    assert said["What is the cheapest that does as well?"].startswith(second)
+
+
+def test_a_real_difference_over_seeds_is_plainly_called_real(tmp_path):
+    said = answers(make_run(tmp_path, labels={"MAP": (1, 4.0, 3.0), "deep ensemble": (5, 0.1, 1.0)}, seeds=3))
+    assert said["Is the difference real?"].startswith("Yes: on the same 400 examples MAP is worse by")
+    assert "for new trainings and new examples" in said["Is the difference real?"]
+
+
 def test_the_cheapest_is_among_those_that_cannot_be_told_apart(tmp_path):
     run = read_run(make_run(tmp_path))
     said = answers(tmp_path)["What is the cheapest that does as well?"]
-    tied = [run.rows[0]] + [r for r in run.rows[1:] if not run.differences[r.name].real]
+    tied = [run.rows[0]] + [r for r in run.rows[1:] if not run.differences[r.name].matters]
     least = min(tied, key=lambda r: (r.value("steps"), r.value("nll")))
     assert said.startswith(least.name) and number(least.value("steps")) in said
     assert all(r.name not in said for r in run.rows if r not in tied)
@@ -78,6 +99,13 @@ def test_trust_speaks_of_calibration(tmp_path):
     assert "too narrow" in answers(real)["How far can it be trusted?"]
 
 
+def test_labels_are_counted_one_by_one_and_together(tmp_path):
+    said = answers(make_run(tmp_path, "labels", inputs="rows"))
+    assert "The accuracy a label of" in said["What won?"]
+    assert "holds all labels of an example together to be right" in said["How far can it be trusted?"]
+    assert "its accuracy" not in said["How far can it be trusted?"]
+
+
 def test_seeds_are_counted(tmp_path):
     said = answers(make_run(tmp_path, "real", seeds=3))
     assert "mean of 3 seeds" in said["What won?"] and "of 3 seeds" in said["Is the difference real?"]
@@ -88,6 +116,11 @@ def test_without_predictions_nothing_is_claimed(tmp_path):
     said = answers(older(tmp_path))
     assert said["Is the difference real?"].startswith("It cannot be said")
     assert "What is the cheapest that does as well?" not in said
+
+
+def test_of_few_examples_nothing_is_claimed(tmp_path):
+    said = answers(make_run(tmp_path, labels={"MAP": (1, 4.0, 3.0), "deep ensemble": (5, 0.1, 1.0)}, n=8))
+    assert said["Is the difference real?"] == "It cannot be said: 8 test examples are too few for an interval."
 
 
 def test_one_row_is_compared_with_nothing(tmp_path):

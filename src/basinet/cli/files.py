@@ -28,6 +28,7 @@ from .words import (
     Settings,
     Target,
     Unseen,
+    check_conformal,
     make_engine,
     make_recipe,
     make_rules,
@@ -66,6 +67,10 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each row, from so many seeds on one split.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the split, and the first one of members and samples.")] = 0,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train on so many examples at most, for a quick look; the test part stays whole."),
+    ] = None,
     against: Annotated[
         str | None, typer.Option(help="The row that others are compared with. Default: that of the lowest NLL.")
     ] = None,
@@ -104,7 +109,7 @@ def compare(
         names = [word.strip() for words in methods or () for word in words.split(",") if word.strip()]
         engine, make = make_engine(device), None if model is None else user_network(model)
         rules = make_rules(kind, missing, unseen, keep, drop, category)
-        asking = Asking(target, rules, folder, make, None, weights, members, seeds, seed, engine)
+        asking = Asking(target, rules, folder, make, None, weights, members, seeds, seed, engine, examples)
         setting, rows = asking.prepare(data, names or None, warn, ("basinet", *sys.argv[1:]))
         splits = setting.splits
         out.print(f"[bold]{escape(splits.name)}[/bold]: {escape(splits.description)}")
@@ -139,6 +144,13 @@ def fit(
             min=0.0, max=0.9, help="Share of the rows kept for validation, which only stops and tunes; 0: none."
         ),
     ] = 0.1,
+    conformal: Annotated[
+        float | None,
+        typer.Option(
+            help="Calibrate on the validation rows: predictions get sets or intervals that hold the truth with this "
+            "probability. Not for methods that tune on those rows."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the validation rows and the members.")] = 0,
     model: Network = None,
     kind: Kind = None,
@@ -156,6 +168,7 @@ def fit(
     for more members trains only those that are missing.
     """
     from ..compare.api import target_name
+    from ..conformal import conformal as calibrated
     from ..data import fit_table, read_table
     from ..data.tables import named
     from ..fit import fit as fit_members
@@ -173,7 +186,10 @@ def fit(
         names = encoder.class_names
         make = None if model is None else user_network(model)
         problem = problem_for(len(encoder.features), encoder.target.outputs, encoder.target.what, make)
-        sizes = f"{parts[0].n:,} training, {parts[1].n if val else 0:,} validation rows"
+        rows = parts[1].n if val else 0
+        if conformal is not None:
+            check_conformal(conformal, recipe, encoder.target.what, rows)
+        sizes = f"{parts[0].n:,} training, {rows:,} validation rows"
         told = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs; {sizes}; seed {seed}"
         out.print(f"{table.name}: {goal} ({encoder.target.told}) from {told}", **PLAIN)
         posterior = fit_members(
@@ -186,6 +202,8 @@ def fit(
             pool=where / "pool",
             engine=engine,
         )
+        if conformal is not None:
+            posterior = calibrated(posterior, parts[1], level=conformal, seed=seed)
         Fitted(posterior, encoder, file.name, checksum(file), model).save(where)
         if val:
             scores = encoder.scores(score(posterior, parts[1]))
@@ -212,9 +230,11 @@ def predict(
     """Predict each row of a file, in the target's own units and names.
 
     Real targets: mean, sd, aleatoric and epistemic (variances; they add up to sd squared), low and high. Classes: class
-    (the most probable), entropy = aleatoric + epistemic (in nats), and a probability p_NAME for each class. Columns are
-    found by name: their order does not matter, and new ones are ignored. Where the network came from --model, pass it
-    again: nothing in a folder is run.
+    (the most probable), entropy = aleatoric + epistemic (in nats), and a probability p_NAME for each class. A posterior
+    that is calibrated (fit --conformal) adds conformal_low and conformal_high, or conformal_set, the names of the
+    classes inside with bars between them, at the level of its calibration. Columns are found by name: their order does
+    not matter, and new ones are ignored. Where the network came from --model, pass it again: nothing in a folder is
+    run.
     """
     from ..data import read_table, write_table
     from ..data.table import WRITTEN
@@ -231,9 +251,15 @@ def predict(
         fitted = Fitted.load(folder, None if model is None else user_network(model), make_engine(device).place)
         table = read_table(file, [column.name for column in fitted.encoder.columns])
         tell_strangers(fitted.encoder.strangers(table))
+        rule = fitted.posterior.conformal
+        if rule is not None and samples is not None:
+            warn("conformal columns hold what they promise for the samples of calibration: leave --samples out")
         columns = fitted.predict(table, level, samples, seed)
         atomically(place, lambda temporary: write_table(columns, temporary, place.suffix))
         out.print(f"Predictions of {fitted.encoder.target.name} for {table.n:,} rows: {place}", **PLAIN)
+        if rule is not None:
+            told = f"conformal columns hold the truth with probability {rule.level:g}, calibrated on {rule.n:,} rows"
+            out.print(f"{told}, for rows that are like those", **PLAIN)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -64,6 +65,7 @@ def compare(
     seeds: int | Sequence[int] = 1,
     seed: int = 0,
     against: str | None = None,
+    examples: int | None = None,
     out: Path | str | None = None,
     engine: Engine | None = None,
     say: Say = _LOG,
@@ -79,10 +81,11 @@ def compare(
     `members` replaces the size of the ensembles. `budget`, "60s" or "20000steps", gives every row the same compute:
     seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are
     made of each row, on one split of the data by `seed`: a number counts on from `seed`. Differences are to the row of
-    the lowest NLL, or to `against`. With `out` the run folder stays: `basinet report` reads it, and the same call again
-    goes on where it was.
+    the lowest NLL, or to `against`. `examples` is the most that are trained on, for a quick look at a large set; the
+    test part stays whole. With `out` the run folder stays: `basinet report` reads it, and the same call again goes on
+    where it was.
     """
-    asked = Asking(target, rules, folder, model, problem, start, members, seeds, seed, engine)
+    asked = Asking(target, rules, folder, model, problem, start, members, seeds, seed, engine, examples)
     setting, rows = asked.prepare(data, methods, warn=say)
     if out is not None:
         return carry_out(setting, rows, Path(out), budget, against, say)
@@ -103,6 +106,7 @@ class Asking(NamedTuple):
     seeds: int | Sequence[int] = 1
     seed: int = 0
     engine: Engine | None = None
+    examples: int | None = None
 
     def prepare(
         self, data: str | Path | Splits, methods: str | Sequence[Asked] | None, warn: Say, command: Sequence[str] = ()
@@ -115,6 +119,7 @@ class Asking(NamedTuple):
             warn(line)
 
         splits, encoder = self._read(data, both)
+        splits = self._cut(splits)
         problem = self.problem or default_problem(splits, self.model)
         for line in suspicions(splits):
             both(line)
@@ -132,6 +137,15 @@ class Asking(NamedTuple):
             raise ValueError(f"expected at least one seed, got {self.seeds!r}")
         shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command))
         return Setting(splits, problem, *shared), chosen.rows
+
+    def _cut(self, splits: Splits) -> Splits:
+        """The splits with no more training examples than were asked for."""
+        if self.examples is None or self.examples >= splits.train.n:
+            return splits
+        if self.examples < 1:
+            raise ValueError(f"expected at least 1 training example, got {self.examples}")
+        told = f"{splits.description} Trained on {self.examples:,} of {splits.train.n:,} examples.".strip()
+        return replace(splits, train=splits.train.take(slice(0, self.examples)), description=told)
 
     def _read(self, data: str | Path | Splits, say: Say) -> tuple[Splits, Encoder | None]:
         if isinstance(data, Splits):

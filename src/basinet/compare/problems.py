@@ -13,7 +13,6 @@ from torch import Tensor
 from ..checkpoints import read_weights
 from ..core.tree import Point, leaves, stack
 from ..data import Data, Encoder
-from ..data.columns import Date, Number
 from ..data.datasets import Splits
 from ..engine import Member
 from ..families import Delta
@@ -24,6 +23,7 @@ from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood
 from .units import Unit
 
 BYTES = 20 * 2**20  # of the inputs in test.npz
+FEW = 30  # test examples, below which scores are said to be mostly chance
 LEAK = 0.9999  # of a correlation between an input and the target, above which it is no measurement
 
 
@@ -82,11 +82,12 @@ def _part(problem: Problem, point: Point) -> Part:
     return Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),))
 
 
-def about_inputs(splits: Splits) -> dict[str, Any]:
-    """The kind of the inputs, their shape, and the names of columns."""
+def about_inputs(splits: Splits, encoder: Encoder | None = None) -> dict[str, Any]:
+    """The kind of the inputs, their shape, and the names of columns: those of the file, where there was one."""
     first = leaves(splits.train.inputs)
     shape = list(splits.image or first[0].shape[1:])
     names = None if splits.feature_names is None else list(splits.feature_names)
+    names = names if encoder is None else [column.name for column in encoder.columns]
     if len(first) != 1:
         return {"kind": "other", "shape": [], "columns": None}
     if splits.image or (len(shape) == 3 and shape[0] in (1, 3)):
@@ -111,23 +112,20 @@ def test_arrays(splits: Splits, encoder: Encoder | None) -> dict[str, np.ndarray
         pixels = x.float().clamp(0, 1) if x.is_floating_point() else x.float() / 255
         inputs = (255 * pixels).round().to(torch.uint8).reshape(len(x), *about["shape"]).numpy()
     else:
-        inputs = (x.float() if encoder is None else _rows(x, encoder)).numpy()
+        inputs = x.float().numpy() if encoder is None else encoder.cells(x)
     n = min(len(inputs), max(1, BYTES // max(1, inputs[0].nbytes)))
     return found | {"inputs": inputs[:n], "n_inputs": np.array(n)}
 
 
-def _rows(x: Tensor, encoder: Encoder) -> Tensor:
-    """Inputs in the units of the file: numbers and years as they were; ones and zeros of categories as they are."""
-    rows, place = x.double().clone(), 0
-    for column in encoder.columns:
-        if isinstance(column, (Number, Date)):
-            rows[:, place] = column.mean + column.sd * rows[:, place]
-        place += len(column.features)
-    return rows.float()
-
-
 def suspicions(splits: Splits) -> list[str]:
-    """What a person should look at before believing any score: inputs that know the target."""
+    """What a person should look at before believing any score: few test examples, inputs that know the target."""
+    n = splits.test.n
+    few = [f"{n} test example{'s' * (n > 1)} can tell hardly anything: scores are mostly chance"] if n < FEW else []
+    return few + _leaks(splits)
+
+
+def _leaks(splits: Splits) -> list[str]:
+    """Inputs that know the target."""
     x = leaves(splits.train.inputs)
     names = splits.feature_names
     if names is None or len(x) != 1 or x[0].dim() != 2 or splits.kind == "labels" or splits.train.n < 20:

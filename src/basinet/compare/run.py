@@ -12,7 +12,7 @@ from ..data import Encoder
 from ..data.datasets import Splits
 from ..engine import Engine, Method
 from ..fit import fit
-from ..pool import Pool, describe, fingerprint
+from ..pool import FileError, Pool, describe, fingerprint
 from ..posterior import Posterior
 from ..problem import Problem
 from ..saving import describe_problem
@@ -22,6 +22,7 @@ from .measure import measure
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
 from .rows import Row, base_of, plan_steps
 from .sets import sets
+from .units import unit_in
 
 Say = Callable[[str], None]
 POINTS, SHOWN = 200, 10  # of a curve in a record, and members that have one there
@@ -50,7 +51,7 @@ class Setting(NamedTuple):
             "kind": kind_of(self.problem),
             "classes": None if splits.class_names is None else list(splits.class_names),
             "target": None if encoder is None else encoder.target.name,
-            "unit": None,
+            "unit": unit_in(encoder.target.name) if encoder is not None and splits.kind == "real" else None,
             "n_train": splits.train.n,
             "n_val": splits.val.n,
             "n_test": splits.test.n,
@@ -58,7 +59,7 @@ class Setting(NamedTuple):
             "network": self.problem.network.description,
             "parameters": parameters_of(self.problem),
             "warnings": [*self.warnings],
-            "inputs": about_inputs(splits),
+            "inputs": about_inputs(splits, encoder),
         }
 
     def identity(self) -> str:
@@ -82,7 +83,10 @@ def records_of(
     where it was. A row that fails is said and left out; where all fail, the first error is raised.
     """
     read_run(out)  # of this version, and below of this problem, or nothing is written
-    Pool(out / "pool", describe_problem(setting.problem))
+    try:
+        Pool(out / "pool", describe_problem(setting.problem))
+    except FileError as error:
+        raise ValueError(f"{error} Here: another --out") from error
     folder = RunFolder(out, setting.about(), setting.identity(), rows, setting.seeds, say)
     write_arrays(out / "test.npz", test_arrays(setting.splits, setting.encoder))
     errors: list[Exception] = []

@@ -25,7 +25,7 @@ FEWEST = 5  # times what a level needs: a fifth of the examples chooses the pena
 def sets(posterior: Posterior, method: Method | None, splits: Splits, unit: Unit) -> list[dict[str, Any]]:
     """One entry a kind: coverage with a 95 % interval (of calibration and test examples together), and mean size."""
     val, test = splits.val, splits.test
-    looked = method is not None and ("val" in method.needs or patience_of(method) is not None)
+    looked = method is not None and looks_at_val(method)
     if looked or val is None or val.n < FEWEST * needed(LEVEL) or test.targets.dim() > 2 or test.weights is not None:
         return []
     found = []
@@ -44,6 +44,11 @@ def sets(posterior: Posterior, method: Method | None, splits: Splits, unit: Unit
         told = {"kind": kind, "level": LEVEL, "coverage": coverage, "size": float(size), "n": n}
         found.append(told | {"low": max(0.0, coverage - error), "high": min(1.0, coverage + error)})
     return found
+
+
+def looks_at_val(method: Method) -> bool:
+    """Whether a method stops or tunes by validation examples, which then cannot calibrate anything."""
+    return "val" in method.needs or patience_of(method) is not None
 
 
 def _of(predictive: Predictive, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from ..metrics import bootstrap_difference
 from .frame import Frame
 
 LEVEL = 0.95  # of the intervals of differences
+FEWEST = 10  # test examples: resamples of fewer show less than chance does
 
 
 def summarise(records: Sequence[dict[str, Any]], folder: Path, against: str | None = None) -> Frame:
@@ -90,7 +91,7 @@ def _difference(own: dict[int, Tensor], reference: dict[int, Tensor]) -> dict[st
     if not seeds:
         return {"difference": None, "low": None, "high": None}
     first, second = (-torch.stack([x[seed] for seed in seeds]).double() for x in (own, reference))
-    if first.shape[1] < 2:  # one test example has nothing to resample
+    if first.shape[1] < FEWEST:
         return {"difference": float((first - second).mean()), "low": None, "high": None}
     found = bootstrap_difference(first, second, LEVEL, runs=True)
     return {"difference": float(found.difference), "low": float(found.low), "high": float(found.high)}

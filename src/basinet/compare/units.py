@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -33,3 +34,9 @@ class Unit(NamedTuple):
     def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
         """What `bn.score` gives."""
         return scores_in_units(scores, self.sd) if self.sd != 1 else dict(scores)
+
+
+def unit_in(name: str) -> str | None:
+    """The unit that a column's name ends with, in square brackets: EUR of "rent [EUR]"."""
+    found = re.search(r"\[([^\[\]]+)\]\s*$", name)
+    return found[1].strip() or None if found else None

@@ -39,6 +39,10 @@ class Column(Saved, kind="column"):
     def encode(self, values: Values, label: str) -> np.ndarray:
         """(N, inputs) float64. `label` says in errors whose values they are."""
 
+    @abstractmethod
+    def decode(self, inputs: np.ndarray) -> list[str]:
+        """The cells of (N, inputs) as a file has them, as far as 32 bits tell; empty where a value was missing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Column):
@@ -70,6 +74,11 @@ class Number(Column):
         x = np.where(gone, self.fill if self.fill is not None else 0.0, x)
         z = standardised(x, self.mean, self.sd, values, label)
         return np.stack([z, gone] if self.flagged else [z], 1)
+
+    def decode(self, inputs: np.ndarray) -> list[str]:
+        step = 10.0 ** (np.floor(np.log10(self.sd)) - 5)
+        x = np.round((self.mean + self.sd * inputs[:, 0]) / step) * step + 0.0  # no minus zero
+        return _unless_missing([f"{v:.10g}" for v in x], inputs, self.flagged)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +133,10 @@ class Category(Column):
             x[:, -1] = gone
         return x
 
+    def decode(self, inputs: np.ndarray) -> list[str]:
+        names = (*self.values, "other") if self.other else self.values
+        return _unless_missing([names[k] for k in inputs[:, : len(names)].argmax(1)], inputs, self.flagged)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Date(Column):
@@ -168,6 +181,19 @@ class Date(Column):
         z = standardised(years, self.mean, self.sd, values, label)
         return np.stack([z, *waves, gone] if self.flagged else [z, *waves], 1)
 
+    def decode(self, inputs: np.ndarray) -> list[str]:
+        years = self.mean + self.sd * inputs[:, 0]
+        whole = np.floor(years)
+        begin = (whole.astype(np.int64) - 1970).astype("datetime64[Y]")
+        length = (begin + 1).astype("datetime64[us]") - begin.astype("datetime64[us]")
+        exact = begin.astype("datetime64[us]") + ((years - whole) * length.astype(np.float64)).astype("timedelta64[us]")
+        near = (
+            (exact + _DAY // 2880).astype("datetime64[m]")
+            if self.times
+            else (exact + _DAY // 2).astype("datetime64[D]")
+        )
+        return _unless_missing([str(v).replace("T", " ") for v in near], inputs, self.flagged)
+
 
 def moments(x: np.ndarray, label: str) -> tuple[float, float]:
     """Mean and standard deviation (divisor N); 1 for the latter where all values are equal."""
@@ -194,6 +220,11 @@ def _year(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     begin, end = year.astype("datetime64[us]"), (year + 1).astype("datetime64[us]")
     fraction = (x - begin) / (end - begin)
     return year.astype(np.int64) + 1970 + fraction, fraction
+
+
+def _unless_missing(cells: list[str], inputs: np.ndarray, flagged: bool) -> list[str]:
+    """The cells, empty where the last input says that there was none."""
+    return ["" if flagged and gone > 0.5 else cell for cell, gone in zip(cells, inputs[:, -1])]
 
 
 def _some(present: np.ndarray, label: str) -> None:

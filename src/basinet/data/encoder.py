@@ -60,6 +60,13 @@ class Encoder(Saved):
         parts = [c.encode(table.columns[c.name], f"{table.name}: column {c.name!r}") for c in self.columns]
         return torch.from_numpy(np.concatenate(parts, 1)).to(torch.get_default_dtype())
 
+    def cells(self, inputs: Tensor) -> np.ndarray:
+        """(N, columns) of text: what `inputs` had been in a file, as far as they tell."""
+        x = inputs.detach().double().cpu().numpy()
+        ends = np.cumsum([len(column.features) for column in self.columns])
+        parts = np.split(x, ends[:-1], 1)
+        return np.array([c.decode(part) for c, part in zip(self.columns, parts)], np.str_).T
+
     def targets(self, table: Table) -> Tensor:
         """(N,) class indices, (N, labels) zeros and ones, or (N, 1) standardised numbers."""
         return self.target.read(table)
@@ -74,7 +81,8 @@ class Encoder(Saved):
 
         Regression: mean, sd, its parts aleatoric and epistemic (variances), and low and high, the central interval
         that holds `level`. Classes: class (the most probable), entropy and its parts aleatoric and epistemic, and a
-        probability p_NAME for each class. Labels: the same without class, entropies summed over labels.
+        probability p_NAME for each class. Labels: the same without class, entropies summed over labels. Where the
+        posterior is calibrated (`bn.conformal`), conformal_low and conformal_high, or conformal_set, come last.
         """
         return self.target.predictions(predictive, level)
 

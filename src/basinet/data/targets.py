@@ -93,16 +93,21 @@ class Classes(Target):
 
     def predictions(self, predictive: ClassPredictive, level: float) -> dict[str, Any]:
         """The most probable class, entropy = aleatoric + epistemic in nats, and the probability of each class. A
-        predictive without samples has neither of the two parts."""
+        predictive without samples has neither of the two parts. One that is calibrated (`bn.conformal`) has
+        conformal_set too, the names of the classes inside, with bars between them."""
         probs = predictive.probs.double().cpu().numpy()
         parts = {"entropy": predictive.entropy}
         if "within" in predictive.parts:
             parts |= {"aleatoric": predictive.aleatoric, "epistemic": predictive.epistemic}
-        return {
+        found = {
             "class": [self.values[k] for k in probs.argmax(1)],
             **{name: x.double().cpu().numpy() for name, x in parts.items()},
             **{f"p_{value}": probs[:, k] for k, value in enumerate(self.values)},
         }
+        if predictive.conformal is not None:
+            inside = predictive.conformal_set.cpu().numpy()
+            found["conformal_set"] = ["|".join(v for v, here in zip(self.values, row) if here) for row in inside]
+        return found
 
     def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
         return dict(scores)
@@ -188,10 +193,11 @@ class Real(Target):
         return torch.from_numpy(z).to(torch.get_default_dtype()).unsqueeze(-1)
 
     def predictions(self, predictive: RealPredictive, level: float) -> dict[str, Any]:
-        """Mean, sd (its square is aleatoric + epistemic), and the central interval that holds `level`."""
+        """Mean, sd (its square is aleatoric + epistemic), and the central interval that holds `level`; of a predictive
+        that is calibrated (`bn.conformal`) conformal_low and conformal_high too, at the level of its calibration."""
         low, high = (self.back(q) for q in predictive.interval(level))
         aleatoric, epistemic = (self.sd**2 * _column(x) for x in (predictive.aleatoric, predictive.epistemic))
-        return {
+        found = {
             "mean": self.back(predictive.mean),
             "sd": np.sqrt(aleatoric + epistemic),
             "aleatoric": aleatoric,
@@ -199,6 +205,10 @@ class Real(Target):
             "low": low,
             "high": high,
         }
+        if predictive.conformal is None:
+            return found
+        low, high = (self.back(q) for q in predictive.conformal_interval)
+        return found | {"conformal_low": low, "conformal_high": high}
 
     def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
         return scores_in_units(scores, self.sd)

@@ -34,7 +34,7 @@ class EMA(GradientMethod):
     epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
     batch_size: int | None = 128  # examples a step; None: all
     horizon: float = 5.0  # epochs after which a visited weight counts 1/e of the newest
-    optimizer: Optimizer = Adam(lr=1e-3)  # how a gradient becomes a step; constant, since the average does the settling
+    optimizer: Optimizer = Adam(lr=3e-3)  # how a gradient becomes a step; constant, since the average does the settling
 
     def __post_init__(self) -> None:
         if not 0 < self.horizon < math.inf:

@@ -36,7 +36,7 @@ class Snapshot(GradientMethod):
     snapshot keeps its own norm statistics.
     """
 
-    epochs: int = 100  # passes through the data, over all cycles
+    epochs: int | None = None  # passes through the data in all cycles; None: 500 steps a cycle, and at least 5 epochs
     batch_size: int | None = 128  # examples a step; None: all
     cycles: int = 5  # snapshots kept, one at the end of each cycle
     optimizer: Optimizer = Adam(lr=3e-3)  # how a gradient becomes a step; its lr is the peak of every cycle
@@ -44,14 +44,14 @@ class Snapshot(GradientMethod):
     def __post_init__(self) -> None:
         if not (isinstance(self.cycles, int) and self.cycles >= 1):
             raise ValueError(f"expected at least 1 cycle, got {self.cycles!r}")
-        if self.epochs < 1:
+        if self.epochs is not None and self.epochs < 1:
             raise ValueError(f"expected at least 1 epoch, got {self.epochs}")
         rate = _cyclic(self.optimizer.lr, self.cycles)
         object.__setattr__(self, "optimizer", replace(self.optimizer, lr=rate))  # type: ignore[type-var]
 
     def schedule(self, n: int) -> Schedule:
         planned = Schedule.of_epochs(self.epochs, self.batch_size, n)
-        length = -(-planned.steps // self.cycles)
+        length = -(-planned.steps // (2 if self.epochs is None else self.cycles))  # half a training a cycle settles
         return Schedule(length * self.cycles, planned.batch_size, bank=self.cycles - 1)  # the last one is the state
 
     def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:

@@ -53,9 +53,9 @@ def _view(row: Row) -> View | None:
         longest = max(len(m) for m in members)
         along = next((a for a in ABSCISSAE if _fits(curves.get(a), members)), None)
         if longest <= (1 if along else FEW):
-            values = ["/".join(_short(v) for v in m) for m in members if m]
+            values = ["/".join(_once([_short(v) for v in m])) for m in members if m]
             if values:
-                facts.append(f"{_words(name)}: {', '.join(values)}.")
+                facts.append(f"{_words(name)}: {', '.join(_once(values))}.")
             continue
         series = []
         for k, member in enumerate(members[:MEMBERS]):
@@ -103,6 +103,11 @@ def _is_number(value: Any) -> bool:
 
 def _words(name: str) -> str:
     return KNOWN.get(name, name.replace("_", " "))
+
+
+def _once(values: list[str]) -> list[str]:
+    """The values; one that all share alone."""
+    return values[:1] if len(set(values)) == 1 else values
 
 
 def _short(value: float | None) -> str:

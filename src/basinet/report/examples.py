@@ -52,7 +52,7 @@ def gallery(run: Run) -> Gallery | None:
         shown[row.name] = found
     if not shown:
         return None
-    doubt = "variance" if run.kind == "real" else "entropy"
+    doubt = "entropy" if run.kind != "real" else "sd" if "sd" in able[0].arrays[0] else "variance"
     return Gallery(shown, known, _columns(run, inputs, images), doubt, len(able) - len(shown))
 
 
@@ -74,7 +74,7 @@ def _orders(run: Run, arrays: Arrays) -> dict[str, np.ndarray]:
 
 def _doubt(arrays: Arrays) -> np.ndarray | None:
     """How uncertain each example is: sums over the elements of its target."""
-    name = next((n for n in ("test_uncertainty", "total", "sd") if n in arrays), None)
+    name = next((n for n in ("sd", "test_uncertainty", "total") if n in arrays), None)
     n = len(arrays["log_prob"])
     if name is None or arrays[name].size % n:
         return None
@@ -107,7 +107,7 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
         else:
             return "", truth
         likely = [(c, p) for c, p in pairs[:3] if p >= 0.005] or pairs[:1]
-        return ", ".join(f"{run.class_name(c)} ({p:.0%})" for c, p in likely), truth
+        return ", ".join(f"{run.class_name(c)} ({_share(p)})" for c, p in likely), truth
     if run.kind == "labels":
         flat = np.asarray(target).reshape(-1)
         probs = np.asarray(arrays["probs"][i]).reshape(-1) if "probs" in arrays else np.zeros(0)
@@ -125,7 +125,14 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
     return said, truth
 
 
+def _share(p: float) -> str:
+    """A probability in percent; none but a certainty is 100."""
+    return ">99%" if 0.995 <= p < 1 else f"{p:.0%}"
+
+
 def _values(row: np.ndarray) -> list[str]:
+    if row.dtype.kind == "U":  # cells of a file, as they were
+        return [str(v) for v in row[:COLUMNS]]
     return [number(float(v)) for v in np.asarray(row).reshape(-1)[:COLUMNS]]
 
 

@@ -226,9 +226,8 @@ def pit(run: Run) -> Figure | None:
         share = measures.histogram(values, edges)
         n, flat = values.size / len(row.have("pit")), 1 / 20  # seeds share their examples
         half = 1.96 * math.sqrt(flat * (1 - flat) / n)
-        level = Series(
-            "line", [0, 1], [flat, flat], "calibrated", tone="reference", low=[flat - half] * 2, high=[flat + half] * 2
-        )
+        low, high = [max(0.0, flat - half)] * 2, [flat + half] * 2
+        level = Series("line", [0, 1], [flat, flat], "calibrated", tone="reference", low=low, high=high)
         bars = Series(
             "bars", ((edges[1:] + edges[:-1]) / 2).tolist(), share.tolist(), "targets", tone="first", width=flat
         )

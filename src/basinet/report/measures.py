@@ -10,6 +10,8 @@ import numpy as np
 _NUMBERS = 2**21  # of one temporary array of resamples
 BINS = 15  # of confidence, as the records' ECE
 LEVEL = 0.95  # of every interval in the report, if it is not said otherwise
+FEWEST = 10  # examples that an interval is made of: resamples of fewer show less than chance does
+LITTLE = 0.01  # nats an example: the truth is held to be one percent less probable
 RESAMPLES = 2000
 LARGE = 50_000
 FAR = 100
@@ -27,15 +29,21 @@ class Difference(NamedTuple):
         """Whether the interval leaves zero out."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def matters(self) -> bool:
+        """Whether it is real and may be more than LITTLE."""
+        return self.real and self.high >= LITTLE
+
 
 def paired_differences(gaps: np.ndarray, seed: int = 0) -> list[Difference]:
     """Percentile bootstrap intervals of the means of `gaps` (S seeds, B examples, R comparisons).
 
     A resample draws S seeds and B examples with replacement, the same ones for all comparisons: the interval is for new
     trainings and new examples, and for one seed for new examples with the networks as they are. Of more than `LARGE`
-    examples the mean is close to normal, and so is its interval. Values that are not finite have none."""
+    examples the mean is close to normal, and so is its interval. Values that are not finite have none, and nor have
+    fewer than `FEWEST` examples."""
     gaps = np.asarray(gaps, dtype=np.float64)
-    finite = np.isfinite(gaps).all((0, 1))
+    finite = np.isfinite(gaps).all((0, 1)) & (gaps.shape[1] >= FEWEST)
     usable = np.where(finite, gaps, 0.0)
     if gaps.shape[1] > LARGE:
         of_seeds, of_examples = (usable.mean(axis).var(0) / usable.shape[1 - axis] for axis in (1, 0))

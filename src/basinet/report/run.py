@@ -184,7 +184,7 @@ def _read_info(path: Path, notices: list[str]) -> dict[str, Any]:
     if not path.is_file():
         notices.append(
             "This folder has no run.json: an older version of basinet wrote it. Shown is what its records hold; for "
-            "the rest run basinet compare again into the same folder (members are kept there, and not trained anew)."
+            "the rest run basinet compare again with another --out (move pool/ there: members are not trained anew)."
         )
         return {}
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .measures import Difference, wilson
+from .measures import FEWEST, LITTLE, Difference, wilson
 from .run import Row, Run
 from .words import listed, number
 
@@ -42,7 +42,8 @@ def _winner(run: Run) -> str:
         if last is not second:
             said += f"; the last of {len(run.rows)} rows, {last.name}, is at {number(last.value('nll'))}"
         said += "."
-    main = ("accuracy", "accuracy", True) if run.kind != "real" else ("rmse", "RMSE", False)
+    word = "accuracy a label" if run.kind == "labels" else "accuracy"
+    main = ("accuracy", word, True) if run.kind != "real" else ("rmse", "RMSE", False)
     rows = [r for r in run.rows if math.isfinite(r.value(main[0]))]
     if rows:
         top = (max if main[2] else min)(rows, key=lambda r: r.value(main[0]))
@@ -62,22 +63,24 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
         return "It cannot be said: the folder has no predictions for each test example, which a paired interval needs."
     best = run.rows[0]
     second, d = next(iter(told.items()))
+    bounds = f"95 % interval {number(d.low)} to {number(d.high)} (paired bootstrap over {_over(best)})"
+    if run.n_test < FEWEST:
+        return f"It cannot be said: {run.n_test} test examples are too few for an interval."
     if math.isnan(d.low):
         said = f"No interval can be given: {second} has log likelihoods that are not finite."
     elif d.real:
-        said = (
-            f"Yes, on these {run.n_test:,} examples: {second} is worse by {number(d.mean)}, 95 % interval "
-            f"{number(d.low)} to {number(d.high)} (paired bootstrap over {_over(best)})."
-        )
+        yes = "Yes" if len(best.seeds) > 1 else "For these networks, yes"
+        little = "" if d.matters else ", but it is too small to matter"
+        said = f"{yes}{little}: on the same {run.n_test:,} examples {second} is worse by {number(d.mean)}, {bounds}."
     else:
-        said = (
-            f"Not between the first two: {second} is behind by {number(d.mean)}, and the 95 % interval from "
-            f"{number(d.low)} to {number(d.high)} includes zero (paired bootstrap over {_over(best)})."
-        )
+        said = f"Not between the first two: {second} is behind by {number(d.mean)}, {bounds}, which includes zero."
     tied = [name for name, other in told.items() if not other.real and math.isfinite(other.low)]
-    worse = [name for name, other in told.items() if other.real and other.mean > 0]
+    close = [name for name, other in told.items() if other.real and other.mean > 0 and not other.matters]
+    worse = [name for name, other in told.items() if other.matters and other.mean > 0]
     if tied:
         said += f" Not to be told apart from {best.name}: {listed(tied)}."
+    if close:
+        said += f" Worse beyond chance, but by less than {LITTLE:g}: {listed(close)}."
     if worse:
         said += f" Worse beyond chance: {listed(worse)}."
     if len(best.seeds) > 1:
@@ -85,8 +88,12 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
         if len(first) == len(other) == len(best.seeds):
             wins = sum(a < b for a, b in zip(first, other))
             said += f" In {wins} of {len(first)} seeds {best.name} is ahead of {run.rows[1].name}."
-    new = "new trainings and new examples" if len(best.seeds) > 1 else "new examples with the networks as they are"
-    return said + f" Intervals are for {new}; the best row was picked on the same examples, which flatters it a little."
+    new = (
+        "for new trainings and new examples"
+        if len(best.seeds) > 1
+        else "for new examples with the networks as they are: another training may turn it round (--seeds 3 would tell)"
+    )
+    return said + f" Intervals are {new}. The best row was picked on the same examples, which flatters it a little."
 
 
 def _over(best: Row) -> str:
@@ -94,9 +101,10 @@ def _over(best: Row) -> str:
 
 
 def _cheapest(run: Run, told: dict[str, Difference]) -> str:
-    """Among rows that cannot be told apart from the best: the cheapest to train, and to predict with."""
+    """Among rows that cannot be told apart from the best, or hardly differ: the cheapest to train, and to predict
+    with."""
     best = run.rows[0]
-    tied = {name for name, d in told.items() if not d.real and math.isfinite(d.low)}
+    tied = {name for name, d in told.items() if not d.matters and math.isfinite(d.low)}
     rows = [r for r in run.rows if r is best or r.name in tied]
     cost = next((c for c in ("steps", "fit_seconds") if all(math.isfinite(r.value(c)) for r in rows)), None)
     if cost is None or not told:
@@ -123,10 +131,10 @@ def _cheapest(run: Run, told: dict[str, Difference]) -> str:
 
 def _trust(run: Run) -> str:
     best = run.rows[0]
-    return _trust_real(run, best) if run.kind == "real" else _trust_classes(best)
+    return _trust_real(run, best) if run.kind == "real" else _trust_classes(best, run.kind)
 
 
-def _trust_classes(best: Row) -> str:
+def _trust_classes(best: Row, kind: str) -> str:
     confidence, correct = best.joined("confidence"), best.joined("correct")
     if confidence is None or correct is None:
         return ""
@@ -134,10 +142,12 @@ def _trust_classes(best: Row) -> str:
     low, high = wilson(float(right.mean()), len(right) // len(best.have("correct")))  # seeds share their examples
     mean = float(confidence.mean())
     lean = "over-confident" if mean > high else "too cautious" if mean < low else "calibrated on the whole"
-    said = (
-        f"It is {lean}: the mean confidence of {best.name} is {mean:.1%}, its accuracy {right.mean():.1%} (95 % "
-        f"interval {low:.1%} to {high:.1%})."
-    )
+    bounds = f"{right.mean():.1%} (95 % interval {low:.1%} to {high:.1%})"
+    if kind == "labels":
+        held = f"{best.name} holds all labels of an example together to be right with {mean:.1%}, and they are in"
+        said = f"It is {lean}: on average {held} {bounds}."
+    else:
+        said = f"It is {lean}: the mean confidence of {best.name} is {mean:.1%}, its accuracy {bounds}."
     sure = confidence >= 0.9
     if 0 < sure.sum() < len(sure):
         said += (
@@ -181,9 +191,13 @@ def _about(run: Run) -> str:
         return ""
     what = "variance" if run.kind == "real" else "entropy"
     return (
-        f"{max(0.0, share):.0%} of the {what} that {best.name} predicts is doubt about the weights, which more data "
-        "would reduce; the rest is noise that stays."
+        f"{_percent(max(0.0, share))} of the {what} that {best.name} predicts is doubt about the weights, which more "
+        "data would reduce; the rest it takes for noise, which stays."
     )
+
+
+def _percent(share: float) -> str:
+    return "Less than 1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def _called(row: Row) -> str:

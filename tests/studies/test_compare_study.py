@@ -1,0 +1,72 @@
+"""The study of comparisons runs, small, and its records say who won; its made tables follow their law."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from basinet import studies
+from basinet.pool import read_records
+from basinet.report import read_run
+from basinet.studies import compare
+
+
+def test_the_study_leaves_a_record_for_every_row_and_makes_none_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "ROWS", ("MAP",))
+    monkeypatch.setattr(compare, "MEMBERS", 2)
+    monkeypatch.setattr(compare, "ROWS_MADE", 60)
+    lines: list[str] = []
+    options = studies.Options(tmp_path, device="cpu", sets=("weather", "uci_yacht"), examples=20)
+    made = compare.run(options, lines.append)
+    assert read_records(tmp_path / "compare.jsonl") == made
+    assert [(r["data"], r["method"], r["members"]) for r in made] == [
+        ("weather", "MAP", 1),
+        ("weather", "deep ensemble", 2),
+    ]
+    for r in made:
+        assert (r["n"], r["n_train"], r["seeds"]) == (12, 20, 2) and r["nll_se"] >= 0 and 0 <= r["accuracy"] <= 1
+    assert "left out, for want of --folder with their files: uci_yacht" in lines
+    assert lines[-1].startswith("weather") and "n 12, 2 seeds" in lines[-1]
+    assert read_run(tmp_path / "weather").finished  # a run folder that a report can be made of
+    assert compare.run(options, lines.append) == made == read_records(tmp_path / "compare.jsonl")
+    with pytest.raises(ValueError, match=r"the study compare has no set 'wether'\. Did you mean 'weather'"):
+        compare.run(studies.Options(tmp_path, sets=("wether",)), lines.append)
+
+
+def test_the_table_says_who_won_and_who_cannot_be_told_apart():
+    row = {"data": "x", "n": 50, "seeds": 2}
+    records = [
+        row | {"method": "MAP", "nll": 1.2, "low": 0.1},
+        row | {"method": "A", "nll": 1.0, "low": 0.0},
+        row | {"method": "B", "nll": 1.1, "low": -0.1},
+    ]
+    [line] = compare.table(records)
+    assert line.split() == [
+        "x",
+        "n",
+        "50,",
+        "2",
+        "seeds:",
+        "A",
+        "1.000;",
+        "not",
+        "to",
+        "be",
+        "told",
+        "apart:",
+        "B;",
+        "MAP",
+        "1.200",
+    ]
+    [line] = compare.table([r for r in records if r["method"] != "B"])
+    assert "all others are worse beyond chance" in line
+
+
+def test_made_tables_are_the_same_each_time_and_have_their_targets(tmp_path):
+    for name, target in compare.MADE.items():
+        first, again = (compare.made(name, tmp_path / f"{k}.csv").read_text() for k in "ab")
+        assert first == again
+        rows = list(csv.DictReader(first.splitlines()))
+        assert len(rows) == compare.ROWS_MADE and {*target.split(",")} <= {*rows[0]}
+    assert not any(float(r["wind"]) and float(r["fog"]) for r in rows)
