@@ -31,8 +31,11 @@ def with_prior(
     return grads | {n: _plus(grads[n], x, share, 1.0) for n, x in slopes.items()}, loss + energies
 
 
+def weighted(x: Tensor, share: Share) -> Tensor:
+    """`share` times x (M, ...), member by member."""
+    return share * x if isinstance(share, float) else share.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1)) * x
+
+
 def _plus(x: Tensor, y: Tensor, share: Share, factor: float) -> Tensor:
     """x + share factor y, in one pass where the share is a number."""
-    if isinstance(share, float):
-        return torch.add(x, y, alpha=share * factor)
-    return x + (share * factor).to(y.dtype).reshape(-1, *[1] * (y.dim() - 1)) * y
+    return torch.add(x, y, alpha=share * factor) if isinstance(share, float) else x + weighted(y, share * factor)

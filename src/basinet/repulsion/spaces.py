@@ -13,8 +13,8 @@ function   z = outputs. dU/dz is that of the likelihood; the prior pulls on each
            With draws, that score is estimated (ssge) from the outputs of fresh prior draws at every step, as in the
            reference implementation. It then acts in the span of these few functions alone: rough ones, which the prior
            forbids most, are free, and a network that can fit the noise does.
-features   z = a layer's output. The prior stays that of the params. Layers behind z, which do not move it, follow
-           their own gradient.
+features   z = a layer's output. The prior pulls on each member's own params, and layers behind z, which do not move
+           it, follow their own gradient; both times the sum of row i of D.
 
 With one member there is nothing to repel, and all of it is the gradient of U: MAP.
 """
@@ -36,7 +36,7 @@ from ..engine import Descent, Info, Lift
 from ..problem import Batch, Problem
 from ..problem.problem import PREFIX
 from .kernels import Kernel, mixed
-from .prior import with_prior
+from .prior import weighted, with_prior
 from .scores import score_at
 from .tapped import Tapped
 
@@ -52,6 +52,12 @@ class Coupling(NamedTuple):
     mix: Tensor | None  # (M, M), D = pull mix; None: the identity
     repel: Tensor  # (M, M), repulsion R
     members: list[Tensor]  # pieces (M, ...) that R multiplies: z, from any origin where R has rows of sum zero
+
+    @property
+    def share(self) -> float | Tensor:
+        """What counts of a gradient that members do not share, for it to be as strong as what they do: pull times the
+        sum of row i of mix, a number, () or (M,). Never negative, which the sum may be for a linear kernel."""
+        return self.pull if self.mix is None else self.pull * self.mix.sum(1).clamp(min=0.0)
 
 
 class Step(NamedTuple):
@@ -160,8 +166,7 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
     moved = _descent(coupling, list(driven.values()), step.scale)
     grads = back({n: x.to(outputs[n].dtype) for n, x in zip(driven, moved)})
     grads |= {n: grads[n] + coupling.pull * x for n, x in slopes["learned"].items()}
-    share = 0.0 if space.draws != 0 else coupling.pull  # of the prior on params; with draws it is in the score
-    share = share if coupling.mix is None else share * coupling.mix.sum(1)
+    share = 0.0 if space.draws != 0 else coupling.share  # with draws the prior is in the score
     grads, losses = with_prior(grads, losses, state.params, problem, batch.total, lift, share)
     return grads, Info(losses, buffers=buffers)
 
@@ -204,9 +209,11 @@ def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info
 
         own = _real(lift(slope)(state.params, state.buffers, noise.key, torch.zeros_like(found["values"])))
         with _no_autocast(own):
-            moved = moved + coupling.pull * (mixed(coupling.mix, [own])[0] - own)
-    cotangents = {"loss": coupling.pull * torch.ones_like(found["loss"]), "values": moved.to(found["values"].dtype)}
-    grads, losses = with_prior(back(cotangents), found["loss"], state.params, problem, batch.total, lift, coupling.pull)
+            moved = moved + coupling.pull * mixed(coupling.mix, [own])[0] - weighted(own, coupling.share)
+    cotangents = {"loss": coupling.share * torch.ones_like(found["loss"]), "values": moved.to(found["values"].dtype)}
+    grads, losses = with_prior(
+        back(cotangents), found["loss"], state.params, problem, batch.total, lift, coupling.share
+    )
     return grads, Info(losses, buffers=buffers)
 
 
