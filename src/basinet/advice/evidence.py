@@ -61,9 +61,9 @@ PEP_DIGITS = Evidence(
 )
 PEP_RESNET = Evidence(
     "Around a published ResNet-20 for CIFAR-10 it takes the NLL from {base:.3f} to {pep:.3f}, a temperature to "
-    "{temper:.3f}. One network, {images:.0f} test images: the two cannot be told apart.",
+    "{temper:.3f}. One network, {images:,.0f} test images.",
     "results/pep.jsonl: kind curve, data cifar10 resnet20",
-    {"base": 0.292, "pep": 0.225, "temper": 0.227, "images": 250},
+    {"base": 0.345, "pep": 0.243, "temper": 0.236, "images": 5000},
 )
 LAPLACE_EXACT = Evidence(
     "In a model that is linear in its random parameters, as a last layer with Gaussian noise is, its covariance is "
