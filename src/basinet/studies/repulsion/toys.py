@@ -39,7 +39,7 @@ def toy_methods(steps: int) -> dict[str, Method]:
         "anchored": Anchored(**same),
         "SVGD": SVGD(**same),
         "WGD (weights)": WGD(**same),
-        "WGD (function)": WGD(**same, space="function", extra=64),
+        "WGD (function)": WGD(**same, space="function", extra=64, prior_draws=None),  # as in the paper
         "FoRDE": FoRDE(**same),
     }
 
