@@ -14,20 +14,16 @@ FoRDE takes 2.1 times those of the plain step of this network, so compiled again
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import json
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
+from shared import Pace, cnn, mlp_64, mlp_784, options, versions, write
 from torch import nn
 
 import basinet as bn
-from basinet.networks import MLP, ResNet
+from basinet.networks import ResNet
 
 BATCH = 128
 MEMBERS = 10
@@ -42,23 +38,6 @@ class Row(NamedTuple):
     targets: dict[str, float]  # what we hold ourselves to
     strategy: Literal["stacked", "streams"] = "stacked"
     unit: str = "deep ensemble"  # whose step is 1 in the targets
-
-
-def mlp_64() -> nn.Module:
-    return MLP(64, 10, hidden=(200, 200))
-
-
-def mlp_784() -> nn.Module:
-    return MLP(784, 10, hidden=(200, 200, 200))
-
-
-def cnn() -> nn.Module:
-    """Two convolutions and two dense layers with batch norm, for 28 x 28 images."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
 
 
 def small_cnn() -> nn.Module:
@@ -111,42 +90,34 @@ def contenders(epochs: int) -> dict[str, bn.engine.Method]:
 def step_seconds(row: Row, recipe: bn.engine.Method, data: bn.Data, device: str, autocast: torch.dtype | None) -> float:
     """Of all members, in the best epoch after the first."""
     problem = bn.Problem(row.net, bn.likelihoods.Categorical())
-    stamps: dict[int, float] = {}
-
-    def observe(event: bn.Event) -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-        stamps[event.step] = time.process_time() if device == "cpu" else time.perf_counter()
-
+    pace = Pace(device, time.process_time if device == "cpu" else time.perf_counter)
     engine = bn.Engine(device=device, autocast=autocast, strategy=row.strategy, compile=row.compiled, progress=False)
-    bn.fit(recipe, problem, data, members=MEMBERS, engine=engine, observe=observe)
-    return min((stamps[b] - stamps[a]) / (b - a) for a, b in itertools.pairwise(sorted(stamps)))
+    bn.fit(recipe, problem, data, members=MEMBERS, engine=engine, observe=pace)
+    return min(pace)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--out", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument("--methods", default="", help="only methods whose name contains this, and the plain ensemble")
     parser.add_argument("--epochs", type=int, default=4, help="of which the first does not count")
     parser.add_argument("--turns", type=int, default=2, help="how often each is run")
-    options = parser.parse_args()
-    device = options.device
+    chosen = parser.parse_args()
+    device = chosen.device
     autocast = torch.bfloat16 if device == "cuda" else None
     for row in ROWS[device]:
-        if options.rows not in row.name:
+        if chosen.rows not in row.name:
             continue
         generator = torch.Generator().manual_seed(0)
         n = row.batches * BATCH
         data = bn.Data(torch.randn(n, *row.shape, generator=generator), torch.randint(0, 10, (n,), generator=generator))
         best: dict[str, float] = {}
-        for _ in range(options.turns):
-            runs = {name: (row, recipe) for name, recipe in contenders(options.epochs).items()}
+        for _ in range(chosen.turns):
+            runs = {name: (row, recipe) for name, recipe in contenders(chosen.epochs).items()}
             if row.unit == EAGER_PLAIN:
                 runs[EAGER_PLAIN] = (row._replace(compiled=False), runs["deep ensemble"][1])
             for name, (kind, recipe) in runs.items():
-                if options.methods not in name and not name.startswith("deep ensemble"):
+                if chosen.methods not in name and not name.startswith("deep ensemble"):
                     continue
                 seconds = step_seconds(kind, recipe, data, device, autocast)
                 best[name] = min(seconds, best.get(name, seconds))
@@ -170,18 +141,11 @@ def main() -> None:
                 "target": target,
                 "met": target is None or units <= target,
                 "threads": torch.get_num_threads(),
-                "versions": {
-                    "basinet": bn.__version__,
-                    "torch": torch.__version__,
-                    "python": platform.python_version(),
-                },
+                "versions": versions(),
             }
             held = "" if target is None else f", {units:.2f} of {row.unit} (target {target:g})"
             print(f"{row.name:28} {name:26} {1e3 * seconds:9.3f} ms a step, {ratio:5.2f} of plain{held}", flush=True)
-            if options.out is not None:
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                with options.out.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+            write(chosen.out, record)
 
 
 if __name__ == "__main__":

@@ -63,14 +63,14 @@ def seconds(run: Callable[[], Any], device: str = "cpu") -> tuple[float, Any]:
 
 
 class Pace:
-    """An observer of `bn.fit`: seconds a step of all members, between one report and the next."""
+    """An observer of `bn.fit`: seconds a step of all members, between one report and the next, by some clock."""
 
-    def __init__(self, device: str) -> None:
-        self.device, self.stamps = device, dict[int, float]()
+    def __init__(self, device: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.device, self.clock, self.stamps = device, clock, dict[int, float]()
 
     def __call__(self, event: bn.Event) -> None:
         sync(self.device)
-        self.stamps[event.step] = time.perf_counter()
+        self.stamps[event.step] = self.clock()
 
     def __iter__(self) -> Iterator[float]:
         for (a, began), (b, ended) in itertools.pairwise(sorted(self.stamps.items())):
