@@ -256,7 +256,8 @@ def predict(
             warn("conformal columns hold what they promise for the samples of calibration: leave --samples out")
         columns = fitted.predict(table, level, samples, seed)
         atomically(place, lambda temporary: write_table(columns, temporary, place.suffix))
-        out.print(f"Predictions of {fitted.encoder.target.name} for {table.n:,} rows: {place}", **PLAIN)
+        rows = f"{table.n:,} row" + ("" if table.n == 1 else "s")
+        out.print(f"Predictions of {fitted.encoder.target.name} for {rows}: {place}", **PLAIN)
         if rule is not None:
             told = f"conformal columns hold the truth with probability {rule.level:g}, calibrated on {rule.n:,} rows"
             out.print(f"{told}, for rows that are like those", **PLAIN)
