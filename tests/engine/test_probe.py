@@ -54,10 +54,10 @@ def test_the_likely_one_is_tried_first_and_the_faster_one_is_taken(module, order
 
 def test_a_short_run_does_not_try_a_second(monkeypatch):
     attempts = Attempts({"stacked": 0.001, "streams": 0.003}, 60.0, monkeypatch)
-    plan = choose(None, None, 8, 39_999, CUDA, DEEP, attempts)  # 120 s of steps, less than twice the minute it took
+    plan = choose(None, None, 8, 199_999, CUDA, DEEP, attempts)  # 600 s of steps, less than ten times its minute
     assert plan.strategy == "streams" and attempts.tried == ["streams"]
     assert "too short to try stacked" in plan.reason
-    assert choose(None, None, 8, 40_001, CUDA, DEEP, attempts).strategy == "stacked"
+    assert choose(None, None, 8, 200_001, CUDA, DEEP, attempts).strategy == "stacked"
 
 
 def test_what_cannot_be_captured_gives_way(monkeypatch):

@@ -17,6 +17,11 @@ Strategy = Literal["stacked", "streams", "loop"]
 STRATEGIES = ("stacked", "streams", "loop")
 LONG = 45.0  # seconds of eager training on a CPU above which compiling (10 to 20 s for dense networks) pays for itself
 
+SECOND = (
+    10  # a run on a GPU must be so many times longer than its first try took for a second one: compiling a stack of
+)
+# convolutions takes twice as long as streams do, with second derivatives minutes, and streams were rarely slower
+
 
 class Plan(NamedTuple):
     """How a run is carried out, and why."""
@@ -112,7 +117,7 @@ def _on_gpu(
     reasons, spent = [], 0.0
     likely = _candidates(module) if members > 1 else ("streams",)
     for strategy in likely:
-        if tried and tried[0][0] * steps < 2 * spent:
+        if tried and tried[0][0] * steps < SECOND * spent:
             reasons.append(f"the run is too short to try {strategy}")
             continue
         began = time.perf_counter()

@@ -14,7 +14,10 @@ and new images.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from ...engine import Engine
 from ...pool import append_record, read_records
@@ -39,6 +42,8 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
 
 def _records(options: Options, say: Say) -> Iterator[dict[str, Any]]:
     engine = Engine(device=options.device, progress=True)
+    if engine.place.type == "cuda":  # a step of FoRDE on ten ResNet-8 takes 12 ms then, 32 in single precision
+        engine = replace(engine, autocast=torch.bfloat16)
     place = options.out / "repulsion.jsonl"
     there = {(r["data"], r["method"], r["seed"]) for r in (read_records(place) if place.exists() else [])}
     for name in options.sets or (*TOYS, *IMAGES):

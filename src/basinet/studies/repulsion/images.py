@@ -126,7 +126,7 @@ def image_records(name: str, options: Options, engine: Engine, done: Set[str]) -
             pool=pool,
             engine=engine,
             observe=stamp,
-        )
+        ).to(engine.place)
         paces = [(t - s) / (b - a) for (a, s), (b, t) in pairwise(stamps) if b > a]
         predictive = posterior.predict(pictures.scaled(pictures.test))
         clean = score(predictive, pictures.targets)
@@ -147,8 +147,15 @@ def image_records(name: str, options: Options, engine: Engine, done: Set[str]) -
             "difference": None if label == PLAIN else differences([pair]),  # None too where there is no other
             "gradient_cosine": _agreement(posterior, pictures),
             "seconds": posterior.info["seconds"],
+            "trained_on": _words(engine),
             "step_ms": 1e3 * min(paces) if paces else None,  # of all members, the fastest epoch
         }
+
+
+def _words(engine: Engine) -> str:
+    """The device, and the precision where it is a lower one."""
+    name = torch.cuda.get_device_name(engine.place) if engine.place.type == "cuda" else "CPU"
+    return name if engine.autocast is None else f"{name}, {str(engine.autocast).removeprefix('torch.')}"
 
 
 def _under_corruption(
