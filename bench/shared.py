@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,18 +64,21 @@ def seconds(run: Callable[[], Any], device: str = "cpu") -> tuple[float, Any]:
 
 
 class Pace:
-    """An observer of `bn.fit`: seconds a step of all members, between one report and the next, by some clock."""
+    """An observer of `bn.fit`: seconds a step of the members that train at once, between one report on them and the
+    next, by some clock."""
 
     def __init__(self, device: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.device, self.clock, self.stamps = device, clock, dict[int, float]()
+        self.device, self.clock = device, clock
+        self.stamps = defaultdict[object, dict[int, float]](dict)  # by members and step
 
     def __call__(self, event: bn.Event) -> None:
         sync(self.device)
-        self.stamps[event.step] = self.clock()
+        self.stamps[event.members][event.step] = self.clock()
 
     def __iter__(self) -> Iterator[float]:
-        for (a, began), (b, ended) in itertools.pairwise(sorted(self.stamps.items())):
-            yield (ended - began) / (b - a)
+        for stamps in self.stamps.values():
+            for (a, began), (b, ended) in itertools.pairwise(sorted(stamps.items())):
+                yield (ended - began) / (b - a)
 
 
 def most_bytes(device: str = "cpu") -> int:

@@ -104,3 +104,9 @@ def test_batches_gather_inputs_targets_and_weights_of_the_same_examples():
     inputs, targets, weights = batches.gather(index)
     assert torch.equal(targets, index) and torch.equal(inputs["a"], index.float())
     assert torch.equal(inputs["b"][0][..., 1], 2 * index + 1) and torch.equal(weights, index + 1.0)
+
+
+def test_batches_lie_in_memory_alike_at_every_clock():
+    # a compiled step is compiled again for other strides: here steps 2 and 5 run over the end of an epoch
+    batches = Batches(numbered(11), [0, 1], keys(0, 1), 4)
+    assert {batches.index(clock, count)[0].stride() for clock in range(9) for count in (1, 3)} == {(4, 1)}

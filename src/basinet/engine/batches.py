@@ -58,7 +58,7 @@ class Batches:
         joined = orders[0] if len(orders) == 1 else torch.cat(orders, 1)  # (g, passes * n)
         offset = start - passes[0] * self.n
         cut = joined[:, offset : offset + stop - start].reshape(-1, steps, self.batch_size)
-        return cut.transpose(0, 1)
+        return cut.transpose(0, 1).contiguous()  # in one order whatever the clock: a step is compiled once
 
     def gather(self, index: Tensor) -> tuple[Any, Tensor, Tensor | None]:
         """Inputs, targets and weights at the positions `index` (any shape)."""

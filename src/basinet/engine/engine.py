@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.allocator import freed_memory_kept
 from ..core.tree import Point, leaves, move
 from ..data import Data, Stream
 from ..pool.files import FileError
@@ -115,7 +116,7 @@ class Engine:
         dtype = leaves(first.params)[0].dtype
         schedule = plan_of(method, 0 if data is None else data.n)
         label = f"{name_of(method)} x {len(wanted)}"
-        with Progress(label, schedule.steps * len(wanted), self.progress) as progress:
+        with Progress(label, schedule.steps * len(wanted), self.progress) as progress, freed_memory_kept():
             saved = checkpoints or Checkpoints()
             interrupt = Interrupt(waits=saved.folder is not None)
             job = _Job(self, method, problem, data, val, dtype, schedule, members, keys, observe is not None)
@@ -146,8 +147,9 @@ class Engine:
         quiet, wanted = Progress("", 0, False), list(range(len(members)))
         job = _Job(self, method, problem, data, None, dtype, schedule, members, keys, False)
         works = job.works(self, quiet, None, Checkpoints(), Interrupt(waits=False), point)
-        works.plan(first, wanted, say=False)
-        return Pace(works.chosen, works.largest * works.chosen.processes, works.foretell(wanted))
+        with freed_memory_kept():
+            works.plan(first, wanted, say=False)
+            return Pace(works.chosen, works.largest * works.chosen.processes, works.foretell(wanted))
 
 
 class Pace(NamedTuple):
