@@ -16,7 +16,8 @@ import argparse
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,6 +147,15 @@ def eager_loop(
     return min(times[1:] or times), sum(times) / len(times), accuracy
 
 
+def one_member(
+    row: Row, train: bn.Data, test: bn.Data, device: str, autocast: torch.dtype | None, seed: int
+) -> Sequence[float]:
+    """`eager_loop`, on a CPU in a process of its own."""
+    if device == "cpu":
+        return apart(__file__, "--eager", str(ROWS["cpu"].index(row)), str(seed))
+    return eager_loop(row, train, test, device, autocast, seed)
+
+
 def plain_crop_flip(x: torch.Tensor) -> torch.Tensor:
     """Crop with padding and flip, as a batched tensor operation with torch's own generator."""
     b, c, h, w = x.shape
@@ -221,12 +231,7 @@ def main() -> None:
         if chosen.rows not in f"{row.name} {row.members}":
             continue
         train, test = load(row.data, chosen.folder)
-
-        def plain(seed: int) -> list[float]:
-            if device == "cpu":
-                return apart(__file__, "--eager", str(ROWS["cpu"].index(row)), str(seed))  # noqa: B023
-            return list(eager_loop(row, train, test, device, autocast, seed))  # noqa: B023
-
+        plain = partial(one_member, row, train, test, device, autocast)
         eager = [plain(0)]  # before and after: a process and a machine get slower and faster
         ours = through_basinet(row, train, test, device, autocast, chosen.strategy)
         eager += [plain(seed) for seed in range(1, chosen.seeds)]

@@ -14,10 +14,8 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-TRIM, MMAP = (
-    -1,
-    -3,
-)  # glibc's names of two thresholds: what may lie free at the top, which blocks are given back at once
+TRIM = -1  # glibc's number of a threshold: how much may lie free at the top of the heap
+MMAP = -3  # and of another: from which size on a block goes back as soon as it is free
 WHILE = {MMAP: 1 << 30, TRIM: (1 << 31) - 1}  # bytes
 AFTER = {MMAP: 32 << 20, TRIM: 64 << 20}  # where glibc itself arrives in a program that frees large arrays
 
