@@ -551,3 +551,17 @@ def test_complex_parameters_are_refused_but_where_they_stay():
     start = model.init(KEY)
     assert set(start.params) == {"head.weight", "head.bias"}
     assert model(start.params, start.buffers, rows(4, 3))[0].shape == (4, 2)
+
+
+def test_a_description_does_not_depend_on_what_torch_prints_of_a_bias(monkeypatch):
+    newer = Model(Cnn).spec()
+    monkeypatch.setattr(
+        nn.BatchNorm2d,
+        "extra_repr",
+        lambda self: (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        ),  # as torch 2.11 has it
+    )
+    assert Model(Cnn).spec() == newer
+    assert Model(lambda: nn.Linear(3, 2)).spec() != Model(lambda: nn.Linear(3, 2, bias=False)).spec()

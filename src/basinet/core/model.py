@@ -22,6 +22,10 @@ Mode = Literal["train", "eval", "dropout"]
 
 Factory = Callable[[], nn.Module]
 
+UNTOLD = r" at 0x[0-9a-f]+|,? ?\bbias=(True|False)"
+"""What the description of a module leaves out: addresses, and whether there is a bias, which shapes of parameters tell
+and which newer versions of torch print for norm layers too: a file must outlive both."""
+
 GENERATOR = threading.RLock()  # torch has one generator for all threads: held while it stands at another state
 
 
@@ -39,7 +43,7 @@ class Model:
         with seeded(0):
             module = self._build()
         _check(module)
-        self.description = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
+        self.description = re.sub(UNTOLD, "", repr(module))
         self.params = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
         self.frozen = {n: tuple(p.shape) for n, p in module.named_parameters() if not p.requires_grad}
         self.buffers = {n: tuple(b.shape) for n, b in module.named_buffers()}
