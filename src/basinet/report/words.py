@@ -28,3 +28,8 @@ def number(value: float) -> str:
         max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) < 1 else 3 - math.floor(math.log10(abs(value)))
     )
     return f"{value:.{min(digits, 6)}f}" if abs(value) >= 1e-5 else f"{value:.2g}"
+
+
+def in_units(unit: str) -> str:
+    """A unit behind a name, where there is one."""
+    return f" ({unit})" if unit else ""
