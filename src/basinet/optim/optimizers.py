@@ -33,9 +33,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
 
 from ..core.recipe import Recipe
 from ..core.tree import leaves, tree_map
@@ -59,10 +56,11 @@ class Optimizer(Recipe, ABC, kind="optimizer"):
         """The next parameters and state, for step `clock` = 0, 1, ... of `steps` planned ones."""
 
     @abstractmethod
-    def step_in_place(self, params: Tree, grads: Tree, state: Any, clock: int, steps: int) -> None:
+    def step_in_place(self, params: Tree, grads: Tree, state: Any, clock: Clock, steps: int) -> None:
         """The same step written into params and state by torch's fused kernels; equal to `step` up to rounding.
 
-        Elementwise, so it serves one member and a stack whose members share a clock alike.
+        Elementwise, so it serves one member and a stack whose members share a clock alike. On a GPU the clock may be a
+        tensor (), so that the step can be recorded in a CUDA graph.
         """
 
     def learning_rate(self, clock: Clock, steps: int) -> Scalar:
@@ -109,20 +107,19 @@ class SGD(Optimizer):
         ahead = tree_map(onward, velocity, grads) if self.nesterov else velocity
         return _descend(params, ahead, rate), SGDState(velocity=velocity)
 
-    def step_in_place(self, params: Tree, grads: Tree, state: SGDState, clock: int, steps: int) -> None:
-        moved = leaves(params)
-        velocity: list[Any] = leaves(state.velocity) if self.momentum else [None] * len(moved)
-        sgd(
-            moved,
+    def step_in_place(self, params: Tree, grads: Tree, state: SGDState, clock: Clock, steps: int) -> None:
+        velocity = leaves(state.velocity) if self.momentum else []
+        torch._fused_sgd_(
+            leaves(params),
             leaves(grads),
             velocity,
-            fused=True,
-            lr=float(self.learning_rate(clock, steps)),
+            lr=_fused_rate(self.learning_rate(clock, steps), clock),
             momentum=self.momentum,
             nesterov=self.nesterov,
             weight_decay=self.weight_decay,
             dampening=0.0,
             maximize=False,
+            is_first_step=False,
         )
 
 
@@ -151,8 +148,8 @@ class Adam(Optimizer):
         grads = _coupled(grads, params, self.weight_decay)
         return _adam(self, params, grads, state, clock, rate)
 
-    def step_in_place(self, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int) -> None:
-        _adam_in_place(self, adam, params, grads, state, clock, steps)
+    def step_in_place(self, params: Tree, grads: Tree, state: AdamState, clock: Clock, steps: int) -> None:
+        _adam_in_place(self, torch._fused_adam_, params, grads, state, clock, steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +173,8 @@ class AdamW(Optimizer):
         params = tree_map(lambda x: _as(x, kept) * x, params)
         return _adam(self, params, grads, state, clock, rate)
 
-    def step_in_place(self, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int) -> None:
-        _adam_in_place(self, adamw, params, grads, state, clock, steps)
+    def step_in_place(self, params: Tree, grads: Tree, state: AdamState, clock: Clock, steps: int) -> None:
+        _adam_in_place(self, torch._fused_adamw_, params, grads, state, clock, steps)
 
 
 def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Clock, rate: Scalar) -> tuple[T, AdamState]:
@@ -193,26 +190,32 @@ def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Cloc
 
 
 def _adam_in_place(
-    rule: Adam | AdamW, kernel: Any, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int
+    rule: Adam | AdamW, kernel: Any, params: Tree, grads: Tree, state: AdamState, clock: Clock, steps: int
 ) -> None:
     moved = leaves(params)
-    done = torch.full((), float(clock), device=moved[0].device)  # the kernel counts this step itself
+    count = (clock + 1).float() if isinstance(clock, Tensor) else torch.full((), clock + 1.0, device=moved[0].device)
     kernel(
         moved,
         leaves(grads),
         leaves(state.mean),
         leaves(state.square),
         [],
-        [done.clone() for _ in moved],
-        fused=True,
-        amsgrad=False,
+        [count] * len(moved),
+        lr=_fused_rate(rule.learning_rate(clock, steps), clock),
         beta1=rule.betas[0],
         beta2=rule.betas[1],
-        lr=float(rule.learning_rate(clock, steps)),
         weight_decay=rule.weight_decay,
         eps=rule.eps,
+        amsgrad=False,
         maximize=False,
     )
+
+
+def _fused_rate(rate: Scalar, clock: Clock) -> Scalar:
+    """A learning rate as fused kernels take it: a number, or a tensor () where the clock is one."""
+    if not isinstance(clock, Tensor):
+        return float(rate)
+    return rate.float() if isinstance(rate, Tensor) else torch.full((), rate, device=clock.device)
 
 
 def _correction(beta: float, clock: Clock) -> Scalar:
