@@ -243,16 +243,12 @@ class _Group:
         return sum(val_nll) / len(val_nll) if self.method.coupled else val_nll[r]
 
     def _review(self, r: int, mean: float, val_nll: Sequence[float] | None) -> Review:
-        """What the method makes of the report; a member that is no longer finite is left to start anew."""
+        """What the method makes of the report."""
         slot, state = self.slots[self.rows[r]], self.kernel.view(r)
         number, last = len(slot.curves["step"]), slot.clock >= self.work.schedule.steps
-        noise = Noise(slot.key()).split("review").split(slot.clock)
-        own = self.work.data.member(slot.member.k)
-        report = Report(
-            number, slot.clock, last, mean, self._seen(r, val_nll), slot.waited, self.work.problem, own, noise
-        )
-        if not _finite(self.method.point(state)):
-            return Review(state)
+        seen, work = self._seen(r, val_nll), self.work
+        shown = (number, slot.clock, last, mean, seen, slot.waited)
+        report = Report(*shown, work.problem, work.data, slot.member.k, slot.key())
         review = self.method.review(state, report)
         if review.state is not state:
             self.kernel.put(r, review.state)
@@ -335,7 +331,8 @@ class _Group:
 
 
 def _finite(point: Point) -> bool:
-    return all(bool(x.isfinite().all()) for x in leaves(point) if x.is_floating_point())
+    largest = torch._foreach_norm([x for x in leaves(point) if x.is_floating_point()], math.inf)
+    return bool(torch.stack([x.double() for x in largest]).isfinite().all())
 
 
 def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:

@@ -7,7 +7,6 @@ stack is one cell. `captured.py` records the same steps as a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ class Kernel:
 
     def __init__(self, work: Work, lift: Lift, autocast: torch.dtype | None = None) -> None:
         self.work, self.lift, self.autocast = work, lift, autocast
-        self.lift.precision = self.precision
         self.apart = isinstance(lift, Alone)  # each member is a cell of its own
         self.cells: list[Any] = []
         self.bank = Bank(0, 0)
@@ -54,6 +52,7 @@ class Kernel:
         )
         own = None if self.batches.shared or method.coupled else 0
         weighted = None if own is None or data.weights is None else own
+        self.lift.autocast = None if self.autocast is None else (keys.device.type, self.autocast)
         self.lift.axes = (own, own, own, None if method.coupled else 0, weighted, 0)
         if len(self.bank.counts) == self.size and self.bank.rows == schedule.bank:
             self.bank.reset()
@@ -107,12 +106,6 @@ class Kernel:
     def init(self, point: Point, key: Tensor) -> Any:
         """The state of one member before its first step, in memory of its own."""
         return tree_map(torch.clone, self.work.method.init(point, self.work.problem, Noise(key).split("init")))
-
-    def precision(self) -> AbstractContextManager[Any]:
-        """Autocast, where it was asked for."""
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(self.keys.device.type, self.autocast)
 
     def look_ahead(self, clocks: Sequence[int], count: int) -> None:
         """Which examples and keys the next steps have."""

@@ -27,12 +27,13 @@ class MemberBytes(NamedTuple):
     """What one member takes while it trains."""
 
     state: int  # with what lives beside it: the next one, and gradients
-    step: int  # activations and whatever else a step holds, and its batch
+    step: int  # what else a step holds, whatever its batch
+    batch: int  # activations, and the examples themselves
     samples: int  # that are kept
 
     @property
     def total(self) -> int:
-        return self.state + self.step + self.samples
+        return self.state + self.step + self.batch + self.samples
 
 
 def member_bytes(work: Work, point: Point) -> MemberBytes:
@@ -45,9 +46,8 @@ def member_bytes(work: Work, point: Point) -> MemberBytes:
     state = nbytes(work.method.init(point, work.problem, key))
     some_rows, more_rows = (_step_bytes(work, point, data, rows) for rows in (few, min(size, 2 * few)))
     each = max(0, more_rows - some_rows) / max(1, min(size, 2 * few) - few)
-    step = some_rows + each * (size - few)
     samples = work.schedule.bank * nbytes(point.params)
-    return MemberBytes(COPIES * state, int(step) + row * size, samples)
+    return MemberBytes(COPIES * state, max(0, int(some_rows - each * few)), int(each * size) + row * size, samples)
 
 
 def _step_bytes(work: Work, point: Point, data: Data, rows: int) -> int:
@@ -70,6 +70,11 @@ def _step_bytes(work: Work, point: Point, data: Data, rows: int) -> int:
 
 class Held(TorchDispatchMode):
     """Counts the bytes of results that are alive at the same time."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to skip its compiler torch would import it, which takes seconds, and nothing is compiled here."""
+        return False
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,8 +70,19 @@ class Report(NamedTuple):
     val_nll: float | None  # per validation example; of coupled members, their mean; None without validation data
     waited: int  # reports since the lowest validation NLL; 0 at it, and without validation data
     problem: Problem
-    data: Data | Stream | None  # the member's own training data
-    noise: Noise
+    training: Data | Stream  # of all members
+    member: int  # its number, by which it may have examples of its own
+    key: Tensor  # (2,), the member's
+
+    @property
+    def data(self) -> Data | Stream:
+        """What the member trains on."""
+        return self.training.member(self.member)
+
+    @property
+    def noise(self) -> Noise:
+        """For this report alone."""
+        return Noise(self.key).split("review").split(self.step)
 
 
 class Review(NamedTuple):
@@ -268,9 +279,9 @@ class GradientMethod(Method, kind="method"):
         lift = step.lift
         grads, info = (lift.whole(self.gradient) if self.coupled else self.gradient)(state, step)
         steps = self.schedule(step.batch.total).steps
-        params, moments = lift.move(self.optimizer, state, grads, step.batch.step, steps)
+        params, moments = lift.move(self.optimizer, state, grads, info.quadratic, step.batch.step, steps)
         buffers = state.buffers if info.buffers is None else info.buffers
-        state, info = Descent(params, buffers, moments, state.memory), info._replace(buffers=None)
+        state, info = Descent(params, buffers, moments, state.memory), info._replace(buffers=None, quadratic={})
         if type(self).absorb is GradientMethod.absorb:
             return state, info
         state, sample = lift.each(self.absorb)(state, step)

@@ -111,7 +111,7 @@ class Planner:
             steps=work.schedule.steps,
             module=work.problem.network.module,
             coupled=work.method.coupled,
-            step_bytes=each.step,
+            batch_bytes=each.batch,
             capturable=here.capturable,
         )
         try:

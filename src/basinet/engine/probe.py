@@ -17,7 +17,7 @@ Strategy = Literal["stacked", "streams", "loop"]
 STRATEGIES = ("stacked", "streams", "loop")
 LONG = {"cpu": 45.0, "cuda": 120.0}  # seconds of training above which compiling (10 to 40 s) may pay for itself
 SECOND = 10  # a run on a GPU must be this many times longer than its first try took for another strategy to be tried
-LARGE = 2**25  # bytes that a step of a member holds, above which one member keeps a GPU busy: a stack gains nothing
+LARGE = 2**26  # bytes of a batch's activations above which one member keeps a GPU busy: a stack gains nothing
 
 
 class Plan(NamedTuple):
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
     steps: int
     module: nn.Module
     coupled: bool = False
-    step_bytes: int = 0  # that a step of a member holds
+    batch_bytes: int = 0  # of the activations of a member's batch
     capturable: bool = False  # steps can be recorded as a CUDA graph
 
 
@@ -127,7 +127,7 @@ def _candidates(asked: Asked) -> Sequence[Strategy]:
         return (asked.strategy,)
     if asked.members == 1:
         return ("streams",)
-    large = asked.step_bytes > LARGE or has_convolutions(asked.module)
+    large = asked.batch_bytes > LARGE or has_convolutions(asked.module)
     return ("streams", "stacked") if large else ("stacked", "streams")
 
 

@@ -116,9 +116,9 @@ class MAP(GradientMethod):
         done = self.patience is not None and report.waited >= self.patience
         if done or report.last or not self.tunes or report.number % self.every:
             return Review(state, done)
-        assert report.data is not None
-        early = report.step < BEGIN * self.schedule(report.data.n).steps
-        return Review(state) if early else self._tuned(state, report)
+        early = report.step < BEGIN * self.schedule(report.training.n).steps
+        finite = all(bool(x.isfinite().all()) for x in state.params.values())  # one that is not will start anew
+        return self._tuned(state, report) if finite and not early else Review(state)
 
     def _tuned(self, state: Descent, report: Report) -> Review:
         problem, data = report.problem, report.data
@@ -126,7 +126,7 @@ class MAP(GradientMethod):
         passes = Passes(
             problem=problem,
             point=self.point(state),
-            data=data,  # type: ignore[arg-type]
+            data=data,
             names=tuple(network),
             noise=report.noise,
             subset=self.subset,
