@@ -13,7 +13,7 @@ from torch import nn
 import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import Point, leaves, take, tree_map
-from basinet.engine import Descent, Engine, Event, Info, Member, Method, Schedule
+from basinet.engine import Descent, Engine, Event, Info, Member, Method, Schedule, Step
 from basinet.engine.group import ATTEMPTS
 from basinet.families import Delta
 from basinet.methods.map import MAP
@@ -42,10 +42,12 @@ class Poisoned(MAP):
             poisoned = poisoned | (noise.key == torch.tensor(key)).all()
         return MAP.init(self, point, problem, noise)._replace(memory=poisoned)
 
-    def gradient(self, state: Descent, batch: Any, problem: Any, noise: bn.Noise) -> tuple[Any, Info]:
-        grads, info = MAP.gradient(self, state, batch, problem, noise)
-        bad = state.memory & (batch.step >= self.at)
-        return tree_map(lambda g: torch.where(bad, torch.nan, g), grads), info
+    def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
+        grads, info = MAP.gradient(self, state, step)
+        bad = state.memory & (step.batch.step >= self.at)  # () or, in a stack, (M,)
+        return tree_map(
+            lambda g: torch.where(bad.reshape(*bad.shape, *[1] * (g.dim() - bad.dim())), torch.nan, g), grads
+        ), info
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +62,8 @@ class Stepwise(Method):
     def init(self, point: Any, problem: Any, noise: bn.Noise) -> Descent:
         return self.recipe.init(point, problem, noise)
 
-    def update(self, state: Descent, batch: Any, problem: Any, noise: bn.Noise) -> tuple[Descent, Info]:
-        return self.recipe.update(state, batch, problem, noise)
+    def update(self, state: Descent, step: Step) -> tuple[Descent, Info]:
+        return self.recipe.update(state, step)
 
     def point(self, state: Descent) -> Point:
         return self.recipe.point(state)
