@@ -12,7 +12,7 @@ from basinet.core.noise import Noise
 from basinet.core.tree import Params, Point, leaves, ravel, stack, take, unravel
 from basinet.families import Delta, Diagonal, Eigen, Family, Full, Kronecker, Partial
 from basinet.predict import Draws, linear, tangent
-from basinet.predict.taps import tapped
+from basinet.predict.jacobian import tapped
 from basinet.problem import Problem
 from basinet.problem.likelihoods import Categorical
 

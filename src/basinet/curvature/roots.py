@@ -206,7 +206,7 @@ def _gradient(
         root = weights.to(each).sqrt()  # squared by whoever squares gradients
         return -(root.reshape(root.shape + (1,) * (each.dim() - root.dim())) * each).sum()
 
-    return torch.func.grad(energy)(outputs).flatten(1)
+    return torch.func.grad(energy)(outputs).reshape(len(outputs), -1)
 
 
 def _weighted(h: Tensor, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:

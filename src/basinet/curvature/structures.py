@@ -19,8 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.lift import lift
 from ..core.tree import Params, ravel, unravel
-from .passes import ELEMENTS, Chunk, Pass, Passes
-from .taps import Layer
+from .calls import Layer
+from .passes import ELEMENTS, Chunk, Pass, Passes, tried_again
 
 SWEEPS = 30  # passes over the data in which the low-rank structure converges, at most
 AT_ONCE = 1024  # examples whose part of a full matrix is added at a time
@@ -59,6 +59,7 @@ class Directions(NamedTuple):
     run: Pass
 
 
+@tried_again
 def diagonal(passes: Passes, left: Params | None = None, right: Params | None = None) -> Diagonals:
     """The diagonal; of parameters that have a basis in `left` and `right`, (o, o) and (i, i), the diagonal in that
     basis: what corrects the eigenvalues of Kronecker factors (George et al. 2018)."""
@@ -79,32 +80,29 @@ def diagonal(passes: Passes, left: Params | None = None, right: Params | None = 
                     for column in g:
                         _add(values, _squares(layer, a, column, params))
         for rows in chunk.singly():
-            _add(values, {n: x.square().sum(0) for n, x in rows.items()})
+            _add(values, {n: _in_basis(x, bases[0].get(n), bases[1].get(n)) for n, x in rows.items()})
     return Diagonals({n: x * run.scale for n, x in values.items()}, run)
 
 
+@tried_again
 def kronecker(passes: Passes) -> Factors:
-    """Kronecker factors, with the number of examples and places divided out of A."""
+    """Kronecker factors, with the number of examples and places divided out of A: those whose weight is not zero."""
     left: Params = {}
     right: Params = {}
     plain: Params = {}
-    count: dict[str, float] = {}  # examples times places
+    count: dict[str, float] = {}  # examples times places, weighted
     run = passes.run()
     for chunk in run:
-        layers = [*chunk.layers, *([chunk.head] if chunk.head is not None else [])]
-        examples = float(chunk.weights.sum())
-        for layer in layers:
-            if layer.dense and layer.weight is not None:
-                a = layer.inputs().squeeze(2)  # (B, T, i)
-                weighted = a if chunk.piece.weights is None else a * chunk.weights.sqrt()[:, None, None]
-                _add(right, {layer.weight: _gram(weighted.flatten(0, 1))})
-                count[layer.weight] = count.get(layer.weight, 0.0) + examples * a.shape[1]
+        reached: dict[str, Tensor] = {}  # (B, T), the places of a weight to which gradients go back
         if chunk.head is not None:
             gram = chunk.root.gram()
             _add(left, dict.fromkeys(chunk.head.names, gram))
         inputs = [None if layer.dense else layer.inputs() for layer in chunk.layers]
         for each in chunk.gradients():
             for layer, a, g in zip(chunk.layers, inputs, each):
+                if layer.dense and layer.weight is not None and chunk.piece.weights is not None:
+                    here = (g != 0).flatten(3).any(-1).any(0)
+                    reached[layer.weight] = here | reached.get(layer.weight, here)
                 if a is not None:
                     for column in g:
                         _add(plain, _squares(layer, a, column, passes.params))
@@ -115,13 +113,20 @@ def kronecker(passes: Passes) -> Factors:
                     _add(left, {layer.weight: gram})
                 if layer.bias is not None:
                     _add(left, {layer.bias: gram if g.shape[2] == 1 else _gram(g.sum(2).flatten(0, 1))})
+        for layer in [*chunk.layers, *([chunk.head] if chunk.head is not None else [])]:
+            if layer.dense and layer.weight is not None:
+                total, number = _inputs_of(chunk, layer, reached.get(layer.weight))
+                _add(right, {layer.weight: total})
+                count[layer.weight] = count.get(layer.weight, 0.0) + number
         for rows in chunk.singly():
             _add(plain, {n: x.square().sum(0) for n, x in rows.items()})
     left = {n: x * run.scale for n, x in left.items()}
-    right = {n: x / count[n] for n, x in right.items()}
-    return Factors(left, right, {n: x * run.scale for n, x in plain.items()}, run)
+    right = {n: x / max(count[n], torch.finfo(WIDE).tiny) for n, x in right.items()}
+    unseen = {n: torch.zeros_like(x, dtype=WIDE) for n, x in passes.params.items() if n not in left | plain}
+    return Factors(left, right, {n: x * run.scale for n, x in plain.items()} | unseen, run)
 
 
+@tried_again
 def full(passes: Passes) -> Matrix:
     """The whole matrix. Of one linear layer whose examples have one place each, it is sum_n H_n x a_n a_n', which
     takes as many times less work as there are outputs."""
@@ -146,11 +151,13 @@ def full(passes: Passes) -> Matrix:
                 rows = rows | layer.rows(a, g, params)
             if chunk.head is not None and head is not None:
                 rows = rows | chunk.head.rows(head, chunk.root.columns(k, k + 1)[0, :, None, None], params)
-            made += _gram(ravel({n: rows[n] for n in params}, 1))
+            zero = {n: x.new_zeros(len(chunk.outputs), *x.shape) for n, x in params.items() if n not in rows}
+            made += _gram(ravel({n: (rows | zero)[n] for n in params}, 1))
     parts = [x for x in (made, linear.done()) if x is not None]
     return Matrix(torch.stack(parts).sum(0).mul_(run.scale) if len(parts) > 1 else parts[0].mul_(run.scale), run)
 
 
+@tried_again
 def low_rank(passes: Passes, rank: int, sweeps: int = SWEEPS, tolerance: float = 1e-6) -> Directions:
     """The `rank` largest eigenvalues by subspace iteration with matrix-vector products: a Jacobian-vector and a
     vector-Jacobian product a vector and pass. It ends when no eigenvalue moves by more than `tolerance` of the
@@ -195,12 +202,25 @@ def _batch_products(passes: Passes, chunk: Chunk, vectors: Tensor, params: Param
 
     def outputs(some: Params) -> Tensor:
         point = passes.point
-        return passes.problem.outputs(point.params | some, point.buffers, chunk.piece.inputs)[0].flatten(1)
+        outputs = passes.problem.outputs(point.params | some, point.buffers, chunk.piece.inputs)[0]
+        return outputs.reshape(len(outputs), -1)
 
     with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no second derivatives
         back = torch.func.vjp(outputs, params)[1]
-        push = torch.func.vjp(lambda u: back(u)[0], torch.zeros_like(chunk.outputs.flatten(1)))[1]
+        push = torch.func.vjp(lambda u: back(u)[0], torch.zeros_like(chunk.outputs.reshape(len(chunk.outputs), -1)))[1]
         return lift(lambda v: ravel(back(chunk.root.apply(push(unravel(v, params))[0]))[0]))(vectors)
+
+
+def _inputs_of(chunk: Chunk, layer: Layer, reached: Tensor | None) -> tuple[Tensor, float]:
+    """The sum of a a' over the examples and places of a batch, weighted, and of the weights."""
+    a = layer.inputs().squeeze(2)  # (B, T, i)
+    weights = chunk.piece.weights
+    if weights is None:
+        return _gram(a.flatten(0, 1)), float(a.shape[0] * a.shape[1])
+    if reached is None:  # the head: one place an example
+        reached = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
+    counts = layer.counts(weights.to(a), reached)
+    return _gram((a * counts.sqrt().unsqueeze(-1)).flatten(0, 1)), float(counts.double().sum())
 
 
 def _of_head(chunk: Chunk, head: Layer, bases: tuple[Params, Params]) -> Params:
@@ -320,6 +340,13 @@ def _squares(layer: Layer, a: Tensor, g: Tensor, params: Params) -> Params:
         here = slice(begin, begin + most)
         _add(made, {n: x.square().sum(0) for n, x in layer.rows(a[here], g[here], params).items()})
     return made
+
+
+def _in_basis(rows: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+    """The sum over examples of squared gradients (B, *shape), each seen as a matrix and turned: L' x R."""
+    x = rows.reshape(len(rows), rows.shape[1] if rows.dim() > 1 else 1, -1)
+    x = x if left is None else left.to(x).mT @ x
+    return _turned(x, right).square().sum(0).reshape(rows.shape[1:])
 
 
 def _turned(x: Tensor, basis: Tensor | None) -> Tensor:

@@ -22,6 +22,7 @@ from ..core.where import Where, select
 from ..curvature import structures
 from ..curvature.demand import demand
 from ..curvature.evidence import LOG_NOISE, Evidence
+from ..curvature.follow import last_layer
 from ..curvature.gaussians import (
     Curved,
     CurvedDiagonal,
@@ -32,7 +33,7 @@ from ..curvature.gaussians import (
     one_precision,
 )
 from ..curvature.online import check_noise, groups_of, precisions
-from ..curvature.passes import Kind, Pass, Passes, last_layer
+from ..curvature.passes import Kind, Pass, Passes
 from ..data import Data, Stream, counted, examples, pieces
 from ..engine import Demand, Finished, Method, Schedule
 from ..engine.method import Entry
