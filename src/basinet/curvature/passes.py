@@ -58,6 +58,12 @@ class Passes:
         """Those the curvature is about, in their own order."""
         return {n: x for n, x in self.point.params.items() if n in self.names}
 
+    @property
+    def power(self) -> int:
+        """With r times the precision of normal noise, the curvature is r to this power times what it is: the empirical
+        Fisher information is made of squared residuals over sigma^4."""
+        return 2 if self.kind == "fisher" else 1
+
     def run(self, limit: int | None = None) -> Pass:
         """A pass, of at most `limit` examples at a time."""
         return Pass(self, limit)

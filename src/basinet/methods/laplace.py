@@ -304,7 +304,7 @@ def _posterior(
     centre = passes.params
     precision = {n: s * factors[n] * prior[n] for n in centre}
     rest = {n: x for n, x in params.items() if n not in centre}
-    part, volume = curved.posterior(centre, a * r, precision, {} if rest else buffers)
+    part, volume = curved.posterior(centre, a * r**passes.power, precision, {} if rest else buffers)
     if r != 1.0:
         rest[LOG_NOISE] = rest[LOG_NOISE] - 0.5 * math.log(r)
     return (Partial(Delta(rest, buffers), part) if rest else part), volume
