@@ -120,6 +120,16 @@ NETWORKS = {  # network, inputs, and the names that are tapped (None: all)
         normal("one axis", 3, 2, 7),
         None,
     ),
+    "three axes": (
+        lambda: nn.Sequential(nn.Conv3d(1, 3, 2, stride=(1, 2, 1)), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)),
+        normal("three axes", 3, 1, 3, 3, 3),
+        None,
+    ),
+    "padding in words": (
+        lambda: nn.Sequential(nn.Conv2d(2, 3, (1, 3), padding="same"), nn.Tanh(), nn.Flatten(), nn.Linear(36, 2)),
+        normal("words", 3, 2, 4, 3),
+        None,
+    ),
     "steps": (lambda: Steps(True), normal("steps", 3, 4, 3), None),
     "steps first": (lambda: Steps(False), normal("as many", 3, 3, 3), {"last"}),  # as many steps as examples
     "one place": (

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .passes import Passes
 
 
+SOME = 64  # examples on which the heads of networks that pick rows are looked for
+
+
 class Unfollowed(Exception):
     """Parameters whose gradients do not follow from their layers in some batch, though they did before."""
 
@@ -88,14 +91,16 @@ def is_head(layer: Any, outputs: Tensor) -> bool:
 def last_layer(passes: Passes) -> tuple[str, ...]:
     """The parameters of the layers that the output comes from: all heads. None where no linear layer or convolution has
     parameters of its own, as behind weight norms or in scripted modules."""
+    found, selects = _heads(passes, passes.few())
+    return _heads(passes, passes.few(SOME))[0] if selects else found  # of experts, each is to be asked
+
+
+def _heads(passes: Passes, inputs: Any) -> tuple[tuple[str, ...], bool]:
+    """The parameters of heads on some inputs, and whether the network may pick rows of them."""
     free, buffers, fixed = passes.free()
-    inputs = passes.few(SOME)
-    with Taps(free, len(leaves(inputs)[0])) as taps:
+    with torch.enable_grad(), Taps(free, len(leaves(inputs)[0])) as taps:
         outputs = passes.problem.outputs(fixed | free, buffers, inputs)[0]
-    return heads(outputs, taps.matrices)
-
-
-SOME = 64  # examples on which heads are looked for: of experts, each is to be asked
+    return heads(outputs, taps.matrices), taps.selects
 
 
 def _same(found: Tensor, truth: Tensor) -> bool:

@@ -166,12 +166,9 @@ class Chunk:
         self.root = _root(passes, self.outputs, piece, number)
 
     @property
-    def weights(self) -> Tensor:
-        """(B,), how much each example counts."""
-        w = self.piece.weights
-        if w is None:
-            return torch.ones(len(self.outputs), dtype=self.outputs.dtype, device=self.outputs.device)
-        return w.to(self.outputs).flatten(1).mean(1) if w.dim() > 1 else w.to(self.outputs)
+    def masked(self) -> bool:
+        """Whether elements of the targets have weights of their own."""
+        return self.piece.weights is not None and self.piece.weights.dim() > 1
 
     def gradients(self) -> Iterator[list[Tensor]]:
         """For some columns of the root at a time, their gradients in the outputs of `layers`, each (K, B, T, groups,

@@ -21,11 +21,9 @@ from ..core.lift import lift
 from ..core.tree import Params, ravel, unravel
 from .calls import Layer
 from .passes import ELEMENTS, Chunk, Pass, Passes, tried_again
+from .symmetric import WIDE, Linear, gram
 
 SWEEPS = 30  # passes over the data in which the low-rank structure converges, at most
-AT_ONCE = 1024  # examples whose part of a full matrix is added at a time
-BLOCK = 32  # columns of a symmetric matrix that are made at a time, at least
-WIDE = torch.float64  # sums over all data are kept in doubles
 
 
 class Diagonals(NamedTuple):
@@ -95,12 +93,11 @@ def kronecker(passes: Passes) -> Factors:
     for chunk in run:
         reached: dict[str, Tensor] = {}  # (B, T), the places of a weight to which gradients go back
         if chunk.head is not None:
-            gram = chunk.root.gram()
-            _add(left, dict.fromkeys(chunk.head.names, gram))
+            _add(left, dict.fromkeys(chunk.head.names, chunk.root.gram()))
         inputs = [None if layer.dense else layer.inputs() for layer in chunk.layers]
         for each in chunk.gradients():
             for layer, a, g in zip(chunk.layers, inputs, each):
-                if layer.dense and layer.weight is not None and chunk.piece.weights is not None:
+                if layer.dense and layer.weight is not None and chunk.masked:
                     here = (g != 0).flatten(3).any(-1).any(0)
                     reached[layer.weight] = here | reached.get(layer.weight, here)
                 if a is not None:
@@ -108,11 +105,11 @@ def kronecker(passes: Passes) -> Factors:
                         _add(plain, _squares(layer, a, column, passes.params))
                     continue
                 g = g.squeeze(3)  # (K, B, T, o)
-                gram = _gram(g.flatten(0, 2))
+                over_places = gram(g.flatten(0, 2))
                 if layer.weight is not None:
-                    _add(left, {layer.weight: gram})
+                    _add(left, {layer.weight: over_places})
                 if layer.bias is not None:
-                    _add(left, {layer.bias: gram if g.shape[2] == 1 else _gram(g.sum(2).flatten(0, 1))})
+                    _add(left, {layer.bias: over_places if g.shape[2] == 1 else gram(g.sum(2).flatten(0, 1))})
         for layer in [*chunk.layers, *([chunk.head] if chunk.head is not None else [])]:
             if layer.dense and layer.weight is not None:
                 total, number = _inputs_of(chunk, layer, reached.get(layer.weight))
@@ -134,7 +131,7 @@ def full(passes: Passes) -> Matrix:
     total = sum(x.numel() for x in params.values())
     made: Tensor | None = None
     run = passes.run(max(1, ELEMENTS // total))
-    linear = _Linear(params)
+    linear = Linear(params)
     for chunk in run:
         if (single := _single(chunk)) is not None:
             linear.take(*single)
@@ -152,7 +149,7 @@ def full(passes: Passes) -> Matrix:
             if chunk.head is not None and head is not None:
                 rows = rows | chunk.head.rows(head, chunk.root.columns(k, k + 1)[0, :, None, None], params)
             zero = {n: x.new_zeros(len(chunk.outputs), *x.shape) for n, x in params.items() if n not in rows}
-            made += _gram(ravel({n: (rows | zero)[n] for n in params}, 1))
+            made += gram(ravel({n: (rows | zero)[n] for n in params}, 1))
     parts = [x for x in (made, linear.done()) if x is not None]
     return Matrix(torch.stack(parts).sum(0).mul_(run.scale) if len(parts) > 1 else parts[0].mul_(run.scale), run)
 
@@ -216,11 +213,11 @@ def _inputs_of(chunk: Chunk, layer: Layer, reached: Tensor | None) -> tuple[Tens
     a = layer.inputs().squeeze(2)  # (B, T, i)
     weights = chunk.piece.weights
     if weights is None:
-        return _gram(a.flatten(0, 1)), float(a.shape[0] * a.shape[1])
-    if reached is None:  # the head: one place an example
+        return gram(a.flatten(0, 1)), float(a.shape[0] * a.shape[1])
+    if reached is None:  # one place an example, or one weight for all
         reached = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
     counts = layer.counts(weights.to(a), reached)
-    return _gram((a * counts.sqrt().unsqueeze(-1)).flatten(0, 1)), float(counts.double().sum())
+    return gram((a * counts.sqrt().unsqueeze(-1)).flatten(0, 1)), float(counts.double().sum())
 
 
 def _of_head(chunk: Chunk, head: Layer, bases: tuple[Params, Params]) -> Params:
@@ -250,71 +247,6 @@ def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
         return None
     g = torch.cat([each[0][:, :, 0, 0] for each in chunk.gradients()]).transpose(0, 1)  # (B, K, o)
     return layer, g.mT @ g
-
-
-class _Linear:
-    """sum_n H_n x a_n a_n', with a bias as one more input. H_n and a_n a_n' are symmetric, so a quarter of the numbers
-    is computed; for many examples at a time, since each time what is there is read and written."""
-
-    def __init__(self, params: Params) -> None:
-        self.params = params
-        self.made: Tensor | None = None  # (i, pairs of outputs, i)
-        self.waiting: list[tuple[Tensor, Tensor]] = []
-
-    def take(self, layer: Layer, h: Tensor) -> None:
-        """The examples of a batch."""
-        a = layer.inputs()[:, 0, 0]
-        a = a if layer.bias is None else torch.cat([a, torch.ones_like(a[:, :1])], 1)
-        self.layer = layer
-        self.waiting.append((a, h))
-        if sum(len(x) for x, _ in self.waiting) >= AT_ONCE:
-            self._add()
-
-    def done(self) -> Tensor | None:
-        """The matrix, in the order of the params; None where there were no examples."""
-        if self.waiting:
-            self._add()
-        if self.made is None:
-            return None
-        upper = self.made.movedim(0, 1).triu()  # (pairs, i, i)
-        upper += upper.triu(1).mT
-        i, (first, second) = len(self.made), self.pairs
-        whole = upper.new_empty(self.outputs, i, self.outputs, i)
-        whole[first, :, second] = whole[second, :, first] = upper
-        parts = {self.layer.weight: slice(i)}
-        if self.layer.bias is not None:
-            parts = {self.layer.weight: slice(i - 1), self.layer.bias: slice(i - 1, i)}
-        each = [[whole[:, parts[n], :, parts[m]].flatten(2).flatten(0, 1) for m in self.params] for n in self.params]
-        return torch.cat([torch.cat(row, 1) for row in each])
-
-    def _add(self) -> None:
-        """The blocks on and above the diagonal, of the pairs of outputs on and above theirs."""
-        a, h = (torch.cat(x) for x in zip(*self.waiting))
-        self.waiting = []
-        i, self.outputs = a.shape[1], h.shape[-1]
-        self.pairs = torch.triu_indices(self.outputs, self.outputs, device=a.device)
-        h = h[:, self.pairs[0], self.pairs[1]]  # (B, pairs)
-        if self.made is None:
-            self.made = torch.zeros(i, h.shape[1], i, dtype=WIDE, device=a.device)
-        step = min(BLOCK, max(1, ELEMENTS // h.numel()))
-        for begin in range(0, i, step):
-            here = slice(begin, begin + step)
-            left = (a[:, here].unsqueeze(2) * h.unsqueeze(1)).flatten(1)  # (B, inputs pairs)
-            self.made[here, :, begin:] += (left.mT @ a[:, begin:]).unflatten(0, (-1, h.shape[1]))
-
-
-def _gram(rows: Tensor) -> Tensor:
-    """rows' rows, a symmetric matrix, by blocks on and above its diagonal."""
-    width = rows.shape[1]
-    step = max(BLOCK, -(-width // 5))
-    if step >= width:
-        return rows.mT @ rows
-    made = rows.new_empty(width, width)
-    for begin in range(0, width, step):
-        here = slice(begin, begin + step)
-        made[here, begin:] = found = rows[:, here].mT @ rows[:, begin:]
-        made[begin:, here] = found.mT
-    return made
 
 
 def _pooled(layer: Layer, a: Tensor, squared: Tensor) -> Params:

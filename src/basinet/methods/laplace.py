@@ -65,7 +65,7 @@ class Laplace(Method):
 
     base: Method | None = None  # finds the mode where fit is given no start; None: MAP()
     structure: Structure | None = None  # of the covariance; None: full for up to 1,000 parameters, else kronecker
-    where: Where = "last"  # which parameters: patterns of names; "last": the last layer, at any size cheap; None: all
+    where: Where = "last"  # which parameters: patterns of names; "last": what the output comes from, cheap; None: all
     curvature: Kind = "ggn"  # ggn, fisher (from the targets' gradients), or hessian: exact, for a linear last layer
     subset: int | None = None  # examples whose curvature stands for all N, drawn at random; None: all examples
     labels: int | None = None  # labels drawn an example in place of all outputs, for many classes; None: exact
