@@ -53,8 +53,8 @@ def test_gradients_of_single_examples_follow_from_what_was_read(name):
     with Taps(params, B) as taps:
         outputs = model(params, point.buffers, x)[0]
     torch.testing.assert_close(outputs, layer(x), rtol=1e-12, atol=1e-12)
-    (tap,) = taps.found
-    assert tap.names == tuple(params) and tap.handed is outputs and not taps.others and not taps.lost
+    (tap,) = taps.calls
+    assert tap.names == tuple(params) and tap.handed is outputs and not taps.others and not taps.lost(outputs)
     v = normal("v", *outputs.shape)
     g, a = tap.places(torch.autograd.grad(outputs, tap.output, v, retain_graph=True)[0]), tap.read()
     assert g.shape[:2] == a.shape[:2] and torch.Size(tap.shape).numel() == g.shape[1]
@@ -86,10 +86,10 @@ def test_what_does_not_follow_from_calls_is_said():
     model, x = Model(lambda: Odd().double()), normal("odd", B, 3)
     point = model.init(KEY)
     with torch.no_grad(), Taps(point.params, B) as taps:
-        model(point.params, point.buffers, x)
+        outputs = model(point.params, point.buffers, x)[0]
     named = {n.partition(".")[0] for n in taps.others}
     assert named == {"turned", "some"} and taps.selects
-    assert {n.partition(".")[0] for n in taps.lost} == {"turned", "some", "early"}
+    assert {n.partition(".")[0] for n in taps.lost(outputs)} == {"turned", "some", "early"}
 
 
 def test_statistics_of_a_batch_are_not_read():
@@ -98,7 +98,7 @@ def test_statistics_of_a_batch_are_not_read():
     point = model.read(layer)
     with Taps(point.params, B) as taps:
         model(point.params, point.buffers, normal("batch", B, 3))
-    assert not taps.found and taps.others == {"weight", "bias"}
+    assert not taps.calls and taps.others == {"weight", "bias"}
 
 
 @pytest.mark.parametrize("padding", [0, 1, (1, 0), "same", "valid"])
@@ -107,3 +107,11 @@ def test_patches_are_what_a_convolution_multiplies(padding):
     expected = F.conv2d(x, weight, padding=padding, dilation=(1, 2))
     found = weight.flatten(1) @ patches(x, (3, 2), 1, (1, 2), padding)
     torch.testing.assert_close(found.reshape(expected.shape), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_tensors_that_count_no_writing_are_read():
+    model, x = Model(lambda: nn.Linear(3, 2).double()), normal("x", B, 3)
+    point = model.init(KEY)
+    with torch.inference_mode(), Taps(point.params, B) as taps:
+        outputs = model(point.params, point.buffers, x.clone())[0]
+    assert len(taps.calls) == 1 and not taps.lost(outputs)

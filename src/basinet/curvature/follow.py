@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.tree import leaves
-from ..layers import Taps, heads, misaligned
+from ..layers import Taps, heads
 from .calls import Key, layers_of
 
 if TYPE_CHECKING:
@@ -38,13 +38,14 @@ class Followed:
     layers: frozenset[Key]
     others: tuple[str, ...]
     head: Key | None  # the layer whose output is the network's
-    width: int  # numbers that go into layers, an example
+    width: int  # numbers that go into layers, for one example
     dense: frozenset[str]  # parameters of layers for which Kronecker factors exist
 
     def lost(self, outputs: Tensor, taps: Taps) -> frozenset[str]:
-        """Which of the parameters that are followed cannot be, in a pass that was made."""
-        lost = taps.lost | (misaligned(outputs, taps.found) if taps.selects else set())
-        lost |= {n for tap in taps.found if (tap.weight, tap.bias) not in self.layers for n in tap.names}
+        """Which of the parameters that are followed cannot be, in a pass that has been run."""
+        lost = taps.lost(outputs) | {
+            n for tap in taps.calls if (tap.weight, tap.bias) not in self.layers for n in tap.names
+        }
         return frozenset(lost & {n for key in self.layers for n in key})
 
 
@@ -55,14 +56,14 @@ def follow(passes: Passes, inputs: Any) -> Followed:
         outputs = passes.problem.outputs(fixed | free, buffers, inputs)[0]
     if not outputs.requires_grad:
         return Followed(frozenset(), tuple(free), None, 1, frozenset())
-    lost = taps.lost | passes.alone | (misaligned(outputs, taps.found) if taps.selects else set())
-    layers = layers_of(taps.found)
+    lost = taps.lost(outputs) | passes.alone
+    layers = layers_of(taps.calls)
     along = torch.zeros_like(outputs)
     along[-1] = passes.noise.split("try").normal(outputs[-1].detach())
-    calls = [tap.output for tap in taps.found]
+    calls = [tap.output for tap in taps.calls]
     asked = [*free.values(), *calls]
-    found = torch.autograd.grad(outputs, asked, along, allow_unused=True, materialize_grads=True)
-    truth, by_call = dict(zip(free, found)), dict(zip((id(x) for x in calls), found[len(free) :]))
+    grads = torch.autograd.grad(outputs, asked, along, allow_unused=True, materialize_grads=True)
+    truth, by_call = dict(zip(free, grads)), dict(zip((id(x) for x in calls), grads[len(free) :]))
     followed: set[Key] = set()
     width = 1
     for layer in layers:
@@ -91,8 +92,8 @@ def is_head(layer: Any, outputs: Tensor) -> bool:
 def last_layer(passes: Passes) -> tuple[str, ...]:
     """The parameters of the layers that the output comes from: all heads. None where no linear layer or convolution has
     parameters of its own, as behind weight norms or in scripted modules."""
-    found, selects = _heads(passes, passes.few())
-    return _heads(passes, passes.few(SOME))[0] if selects else found  # of experts, each is to be asked
+    names, selects = _heads(passes, passes.few())
+    return _heads(passes, passes.few(SOME))[0] if selects else names  # of experts, each is to be asked
 
 
 def _heads(passes: Passes, inputs: Any) -> tuple[tuple[str, ...], bool]:
@@ -103,6 +104,6 @@ def _heads(passes: Passes, inputs: Any) -> tuple[tuple[str, ...], bool]:
     return heads(outputs, taps.matrices), taps.selects
 
 
-def _same(found: Tensor, truth: Tensor) -> bool:
+def _same(row: Tensor, truth: Tensor) -> bool:
     tolerance = 10 * torch.finfo(truth.dtype).eps ** 0.5
-    return bool((found - truth).abs().max() <= tolerance * (truth.abs().max() + torch.finfo(truth.dtype).tiny))
+    return bool((row - truth).abs().max() <= tolerance * (truth.abs().max() + torch.finfo(truth.dtype).tiny))

@@ -88,14 +88,14 @@ def tried_again(structure: Callable[Concatenate[Passes, P], T]) -> Callable[Conc
     networks that pick rows inside: those are then differentiated one by one."""
 
     @wraps(structure)
-    def found(passes: Passes, *args: P.args, **kwargs: P.kwargs) -> T:
+    def until_followed(passes: Passes, *args: P.args, **kwargs: P.kwargs) -> T:
         while True:
             try:
                 return structure(passes, *args, **kwargs)
             except Unfollowed as lost:
                 passes = replace(passes, alone=passes.alone | lost.names)
 
-    return found
+    return until_followed
 
 
 class Pass:
@@ -154,9 +154,9 @@ class Chunk:
         self.outputs = self._outputs.detach()
         if lost := followed.lost(self._outputs, taps):
             raise Unfollowed(lost)
-        found = [layer for layer in layers_of(taps.found) if layer.key in followed.layers]
-        self.head = next((layer for layer in found if is_head(layer, self._outputs)), None)
-        self.layers = [layer for layer in found if layer is not self.head]  # all but the head
+        layers = [layer for layer in layers_of(taps.calls) if layer.key in followed.layers]
+        self.head = next((layer for layer in layers if is_head(layer, self._outputs)), None)
+        self.layers = [layer for layer in layers if layer is not self.head]  # all but the head
         if passes.kind == "hessian" and (self.layers or self.others or self.head is None):
             names = ", ".join(passes.names)
             raise ValueError(
@@ -180,8 +180,8 @@ class Chunk:
         most = max(1, ELEMENTS // sum(x.numel() for x in calls)) if linear else 1  # convolutions are slow when stacked
         for begin in range(0, self.root.count, most):
             columns = self.root.columns(begin, min(begin + most, self.root.count))
-            found = self._back(calls, columns.reshape(-1, *self._outputs.shape))
-            yield [layer.gradients([found.pop(0) for _ in layer.taps]) for layer in self.layers]
+            grads = self._back(calls, columns.reshape(-1, *self._outputs.shape))
+            yield [layer.gradients([grads.pop(0) for _ in layer.taps]) for layer in self.layers]
 
     def _back(self, calls: list[Tensor], along: Tensor) -> list[Tensor]:
         """The gradients in `calls` of several vectors (K, *outputs), leaves (K, ...)."""
@@ -223,5 +223,5 @@ def _root(passes: Passes, outputs: Tensor, piece: Piece, number: int) -> roots.R
     if passes.kind == "ggn" and passes.labels is not None:
         noise = passes.noise.split("labels").split(number)
         return roots.sampled(likelihood, outputs, piece.weights, learned, passes.labels, noise)
-    made = {"ggn": roots.expected, "fisher": roots.empirical, "hessian": roots.exact}[passes.kind]
-    return made(likelihood, outputs, piece.targets, piece.weights, learned)
+    root_of = {"ggn": roots.expected, "fisher": roots.empirical, "hessian": roots.exact}[passes.kind]
+    return root_of(likelihood, outputs, piece.targets, piece.weights, learned)

@@ -216,7 +216,7 @@ def _weighted(h: Tensor, outputs: Tensor, weights: Tensor | None) -> Tensor:
     weights = weights.to(h)
     if weights.dim() == 1:
         return h * weights[:, None, None]
-    if weights.dim() == outputs.dim() and outputs.shape[-1] == 2 * weights.shape[-1]:  # a mean and a scale a target
+    if weights.dim() == outputs.dim() and outputs.shape[-1] == 2 * weights.shape[-1]:  # mean and scale
         weights = torch.cat([weights, weights], -1)
     elif weights.dim() < outputs.dim():
         weights = weights.reshape(*weights.shape, *(1,) * (outputs.dim() - weights.dim()))

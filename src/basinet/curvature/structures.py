@@ -129,15 +129,15 @@ def full(passes: Passes) -> Matrix:
     takes as many times less work as there are outputs."""
     params = passes.params
     total = sum(x.numel() for x in params.values())
-    made: Tensor | None = None
+    matrix: Tensor | None = None
     run = passes.run(max(1, ELEMENTS // total))
     linear = Linear(params)
     for chunk in run:
         if (single := _single(chunk)) is not None:
             linear.take(*single)
             continue
-        if made is None:
-            made = torch.zeros(total, total, dtype=WIDE, device=chunk.outputs.device)
+        if matrix is None:
+            matrix = torch.zeros(total, total, dtype=WIDE, device=chunk.outputs.device)
         inputs = [layer.inputs() for layer in chunk.layers]
         head = None if chunk.head is None else chunk.head.inputs()
         columns = (column for each in chunk.gradients() for column in zip(*each))
@@ -149,8 +149,8 @@ def full(passes: Passes) -> Matrix:
             if chunk.head is not None and head is not None:
                 rows = rows | chunk.head.rows(head, chunk.root.columns(k, k + 1)[0, :, None, None], params)
             zero = {n: x.new_zeros(len(chunk.outputs), *x.shape) for n, x in params.items() if n not in rows}
-            made += gram(ravel({n: (rows | zero)[n] for n in params}, 1))
-    parts = [x for x in (made, linear.done()) if x is not None]
+            matrix += gram(ravel({n: (rows | zero)[n] for n in params}, 1))
+    parts = [x for x in (matrix, linear.done()) if x is not None]
     return Matrix(torch.stack(parts).sum(0).mul_(run.scale) if len(parts) > 1 else parts[0].mul_(run.scale), run)
 
 
@@ -171,12 +171,12 @@ def low_rank(passes: Passes, rank: int, sweeps: int = SWEEPS, tolerance: float =
         products, run = _products(passes, vectors.to(like.dtype), params)
         values, turn = torch.linalg.eigh((products @ vectors.mT + vectors @ products.mT) / 2)
         values, turn = values.flip(0)[:rank], turn.flip(1)
-        found = turn.mT @ vectors
+        rotated = turn.mT @ vectors
         if bool((values - before).abs().max() <= tolerance * values[0].abs()):
             break
         before = values
         vectors = torch.linalg.qr((turn.mT @ products).mT)[0].mT
-    basis = {n: torch.stack([unravel(v, params)[n] for v in found[:rank]]) for n in params}
+    basis = {n: torch.stack([unravel(v, params)[n] for v in rotated[:rank]]) for n in params}
     return Directions(values.clamp(min=0), basis, run)
 
 
@@ -187,11 +187,11 @@ def wide_of(rank: int, total: int) -> int:
 
 def _products(passes: Passes, vectors: Tensor, params: Params) -> tuple[Tensor, Pass]:
     """The matrix times vectors (K, P)."""
-    made = torch.zeros(vectors.shape, dtype=WIDE, device=vectors.device)
+    products = torch.zeros(vectors.shape, dtype=WIDE, device=vectors.device)
     run = passes.run()
     for chunk in run:
-        made += _batch_products(passes, chunk, vectors, params)
-    return made * run.scale, run
+        products += _batch_products(passes, chunk, vectors, params)
+    return products * run.scale, run
 
 
 def _batch_products(passes: Passes, chunk: Chunk, vectors: Tensor, params: Params) -> Tensor:
@@ -214,7 +214,7 @@ def _inputs_of(chunk: Chunk, layer: Layer, reached: Tensor | None) -> tuple[Tens
     weights = chunk.piece.weights
     if weights is None:
         return gram(a.flatten(0, 1)), float(a.shape[0] * a.shape[1])
-    if reached is None:  # one place an example, or one weight for all
+    if reached is None:  # one place per example, or one weight for all
         reached = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
     counts = layer.counts(weights.to(a), reached)
     return gram((a * counts.sqrt().unsqueeze(-1)).flatten(0, 1)), float(counts.double().sum())
@@ -223,20 +223,20 @@ def _inputs_of(chunk: Chunk, layer: Layer, reached: Tensor | None) -> tuple[Tens
 def _of_head(chunk: Chunk, head: Layer, bases: tuple[Params, Params]) -> Params:
     """The diagonal of the layer whose outputs are the network's."""
     a = head.inputs()[:, 0, 0]  # (B, i)
-    made = {}
+    values = {}
     if head.weight is not None:
         basis = bases[1].get(head.weight)
         a = a if basis is None else a @ basis.to(a)
         turned = bases[0].get(head.weight)
-        made[head.weight] = chunk.root.diagonal(None if turned is None else turned.to(a)).mT @ a.square()
+        values[head.weight] = chunk.root.diagonal(None if turned is None else turned.to(a)).mT @ a.square()
     if head.bias is not None:
-        made[head.bias] = chunk.root.diagonal().sum(0)
-    return made
+        values[head.bias] = chunk.root.diagonal().sum(0)
+    return values
 
 
 def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
-    """The one matrix that the curvature is about, where it is one with one place an example; and sum_k g g', (B, o, o),
-    of its outputs."""
+    """The one matrix that the curvature is about, where it is one with one place per example; and sum_k g g' of its
+    outputs, (B, o, o)."""
     layers = chunk.layers if chunk.head is None else [*chunk.layers, chunk.head]
     if chunk.others or len(layers) != 1 or not layers[0].dense or layers[0].weight is None:
         return None
@@ -252,26 +252,26 @@ def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
 def _pooled(layer: Layer, a: Tensor, squared: Tensor) -> Params:
     """The sum over examples of squared gradients, where each example has one place: g_o^2 a_i^2, summed over columns
     beforehand."""
-    made = {}
+    sums = {}
     if layer.weight is not None:
         if layer.dense:
-            made[layer.weight] = squared[:, 0, 0].mT @ a[:, 0, 0].square()
+            sums[layer.weight] = squared[:, 0, 0].mT @ a[:, 0, 0].square()
         else:
             formula = "btgi,btgo->goi" if layer.kind == "matrix" else "btgi,btgi->gi"
-            made[layer.weight] = torch.einsum(formula, a.square(), squared)
+            sums[layer.weight] = torch.einsum(formula, a.square(), squared)
     if layer.bias is not None:
-        made[layer.bias] = squared.sum(0)
-    return made
+        sums[layer.bias] = squared.sum(0)
+    return sums
 
 
 def _squares(layer: Layer, a: Tensor, g: Tensor, params: Params) -> Params:
     """The sum over examples of squared gradients, for a few examples at a time."""
     most = max(1, ELEMENTS // sum(params[n].numel() for n in layer.names))
-    made: Params = {}
+    sums: Params = {}
     for begin in range(0, len(a), most):
         here = slice(begin, begin + most)
-        _add(made, {n: x.square().sum(0) for n, x in layer.rows(a[here], g[here], params).items()})
-    return made
+        _add(sums, {n: x.square().sum(0) for n, x in layer.rows(a[here], g[here], params).items()})
+    return sums
 
 
 def _in_basis(rows: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ class Linear:
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.made: Tensor | None = None  # (i, pairs of outputs, i)
+        self.sum: Tensor | None = None  # (i, pairs of outputs, i)
         self.waiting: list[tuple[Tensor, Tensor]] = []
 
     def take(self, layer: Layer, h: Tensor) -> None:
@@ -36,11 +36,11 @@ class Linear:
         """The matrix, in the order of the params; None where there were no examples."""
         if self.waiting:
             self._add()
-        if self.made is None:
+        if self.sum is None:
             return None
-        upper = self.made.movedim(0, 1).triu()  # (pairs, i, i)
+        upper = self.sum.movedim(0, 1).triu()  # (pairs, i, i)
         upper += upper.triu(1).mT
-        i, (first, second) = len(self.made), self.pairs
+        i, (first, second) = len(self.sum), self.pairs
         whole = upper.new_empty(self.outputs, i, self.outputs, i)
         whole[first, :, second] = whole[second, :, first] = upper
         parts = {self.layer.weight: slice(i)}
@@ -56,13 +56,13 @@ class Linear:
         i, self.outputs = a.shape[1], h.shape[-1]
         self.pairs = torch.triu_indices(self.outputs, self.outputs, device=a.device)
         h = h[:, self.pairs[0], self.pairs[1]]  # (B, pairs)
-        if self.made is None:
-            self.made = torch.zeros(i, h.shape[1], i, dtype=WIDE, device=a.device)
+        if self.sum is None:
+            self.sum = torch.zeros(i, h.shape[1], i, dtype=WIDE, device=a.device)
         step = min(BLOCK, max(1, ELEMENTS // h.numel()))
         for begin in range(0, i, step):
             here = slice(begin, begin + step)
             left = (a[:, here].unsqueeze(2) * h.unsqueeze(1)).flatten(1)  # (B, inputs pairs)
-            self.made[here, :, begin:] += (left.mT @ a[:, begin:]).unflatten(0, (-1, h.shape[1]))
+            self.sum[here, :, begin:] += (left.mT @ a[:, begin:]).unflatten(0, (-1, h.shape[1]))
 
 
 def gram(rows: Tensor) -> Tensor:
@@ -71,9 +71,9 @@ def gram(rows: Tensor) -> Tensor:
     step = max(BLOCK, -(-width // 5))
     if step >= width:
         return rows.mT @ rows
-    made = rows.new_empty(width, width)
+    whole = rows.new_empty(width, width)
     for begin in range(0, width, step):
         here = slice(begin, begin + step)
-        made[here, begin:] = found = rows[:, here].mT @ rows[:, begin:]
-        made[begin:, here] = found.mT
-    return made
+        whole[here, begin:] = block = rows[:, here].mT @ rows[:, begin:]
+        whole[begin:, here] = block.mT
+    return whole

@@ -2,7 +2,6 @@
 
 from .heads import heads
 from .patches import patches
-from .rows import misaligned
 from .taps import Tap, Taps
 
-__all__ = ["Tap", "Taps", "heads", "misaligned", "patches"]
+__all__ = ["Tap", "Taps", "heads", "patches"]

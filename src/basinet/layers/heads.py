@@ -24,7 +24,7 @@ def heads(outputs: Tensor, matrices: Sequence[tuple[tuple[str, ...], Any]]) -> t
 
 def _reached(start: Any, names: dict[Any, tuple[str, ...]], inside: bool = False) -> set[Any]:
     """The nodes of layers that a walk back from a node meets; it ends at them unless it is to look inside."""
-    found: set[Any] = set()
+    met: set[Any] = set()
     seen: set[Any] = set()
     waiting = list(_before(start)) if inside else [start]
     while waiting:
@@ -33,11 +33,11 @@ def _reached(start: Any, names: dict[Any, tuple[str, ...]], inside: bool = False
             continue
         seen.add(node)
         if node in names:
-            found.add(node)
+            met.add(node)
             if not inside:
                 continue
         waiting.extend(_before(node))
-    return found
+    return met
 
 
 def _before(node: Any) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.tree import Params, leaves
 from .patches import patches
-from .rows import selects_rows
+from .rows import misaligned, selects_rows
 
 Kind = Literal["matrix", "scale"]
 
@@ -52,7 +52,7 @@ class Tap:
     @property
     def stale(self) -> bool:
         """Whether what the layer was given has been written into since."""
-        return self.version[0]._version != self.version[1]
+        return written(self.version[0]) != self.version[1]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,6 +73,11 @@ class Tap:
         return flat.unflatten(-1, (self.groups, -1))
 
 
+def written(x: Tensor) -> int:
+    """How often a tensor has been written into, where that is counted."""
+    return 0 if x.is_inference() else x._version
+
+
 class Taps(TorchFunctionMode):
     """Notes the calls of layers that have one of `params`, while a network runs on `examples` examples."""
 
@@ -80,7 +85,7 @@ class Taps(TorchFunctionMode):
         super().__init__()
         self.names = {id(x): n for n, x in params.items()}
         self.examples = examples
-        self.found: list[Tap] = []
+        self.calls: list[Tap] = []
         self.others: set[str] = set()  # used in a way that is not understood
         self.selects = False  # whether rows may have been picked, moved or put back on the way
         self.matrices: list[tuple[tuple[str, ...], Any]] = []  # names, and the graph's node, of all calls of matrices
@@ -121,15 +126,16 @@ class Taps(TorchFunctionMode):
         if torch.is_grad_enabled() and not output.requires_grad:
             output.requires_grad_()  # the graph begins at the first layer that is asked for
         handed = output.clone()
-        self.found.append(
-            Tap(weight, bias, kind, read, output, handed, width, groups, channels_last, (given, given._version))
+        self.calls.append(
+            Tap(weight, bias, kind, read, output, handed, width, groups, channels_last, (given, written(given)))
         )
         return handed
 
-    @property
-    def lost(self) -> set[str]:
-        """The parameters whose gradients do not follow from their calls: used otherwise, or on what has changed."""
-        return self.others | {n for tap in self.found if tap.stale for n in tap.names}
+    def lost(self, outputs: Tensor) -> set[str]:
+        """The parameters whose gradients do not follow from their calls: used otherwise, or on what was written into
+        since, or on rows that are not the examples'."""
+        stale = {n for tap in self.calls if tap.stale for n in tap.names}
+        return self.others | stale | (misaligned(outputs, self.calls) if self.selects else set())
 
 
 def _linear(taps: Taps, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.lift import lift
 from ..core.tree import Params, Point, leaves, stack, take, tree_map
-from ..layers import Tap, Taps, misaligned
+from ..layers import Tap, Taps
 from ..problem import Problem
 
 Role = Literal["matrix", "scale", "shift"]
@@ -49,19 +49,20 @@ def tapped(problem: Problem, point: Point, inputs: Any, names: Collection[str]) 
     """Those of the parameters that can be tapped at the first input, with their sizes: their layers' first axis is that
     of the examples, and nothing else uses them. Runs the network on two and on three examples."""
     wanted = {n: point.params[n] for n in names}
-    found = []
+    sizes = []
     for count in (2, 3):
         rows = tree_map(lambda x, count=count: torch.cat([x[:1]] * count), inputs)
         with torch.no_grad(), Taps(wanted, count) as taps:
-            problem.outputs(point.params, point.buffers, rows)
-        found.append({n: _size(u) for n, u in _uses(taps).items() if n not in taps.lost})
-    return {n: size for n, size in found[0].items() if found[1].get(n) == size}
+            outputs = problem.outputs(point.params, point.buffers, rows)[0]
+        lost = taps.lost(outputs)
+        sizes.append({n: _size(u) for n, u in _uses(taps).items() if n not in lost})
+    return {n: size for n, size in sizes[0].items() if sizes[1].get(n) == size}
 
 
 def _uses(taps: Taps) -> dict[str, list[Use]]:
     """The uses of each parameter, in the order of the calls."""
     uses: dict[str, list[Use]] = {}
-    for tap in taps.found:
+    for tap in taps.calls:
         if tap.weight is not None:
             uses.setdefault(tap.weight, []).append(Use(tap.kind, tap))
         if tap.bias is not None:
@@ -104,7 +105,7 @@ def run(problem: Problem, point: Point, rows: Any, names: Collection[str]) -> tu
     gradients do not follow from it: networks may pick rows inside."""
     with torch.enable_grad(), Taps({n: point.params[n] for n in names}, leaves(rows)[0].shape[0]) as taps:
         outputs = problem.outputs(point.params, point.buffers, rows)[0]
-    return outputs, taps, taps.lost | (misaligned(outputs, taps.found) if taps.selects else set())
+    return outputs, taps, taps.lost(outputs)
 
 
 def gradients(outputs: Tensor, taps: Taps, here: slice) -> dict[str, Gradient]:
@@ -112,10 +113,10 @@ def gradients(outputs: Tensor, taps: Taps, here: slice) -> dict[str, Gradient]:
     flat = outputs.reshape(len(outputs), -1)
     asked = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device)[here].unsqueeze(1)  # (outputs, 1, E)
     known: dict[int, Tensor] = {}  # gradients in what layers gave, by the id of that
-    for tap in taps.found:
+    for tap in taps.calls:
         if tap.kind == "matrix" and tap.handed is outputs and outputs.dim() == 2:
             known[id(tap.output)] = asked
-    inside = {id(tap.output): tap.output for tap in taps.found if id(tap.output) not in known}
+    inside = {id(tap.output): tap.output for tap in taps.calls if id(tap.output) not in known}
     for (key, x), g in zip(inside.items(), _backward(flat, list(inside.values()), asked)):
         known[key] = x.new_zeros(len(asked), *x.shape) if g is None else g
     return {name: _joined(uses, known, asked) for name, uses in _uses(taps).items()}
@@ -189,5 +190,5 @@ def _one_by_one(outputs: Callable[[Params, Any], Tensor], some: Params, row: Any
             if not value.requires_grad:  # an expert that this input does not see
                 yield {n: torch.zeros_like(x) for n, x in some.items()}
                 continue
-            found = torch.autograd.grad(value, list(open_params.values()), retain_graph=True, materialize_grads=True)
-            yield dict(zip(open_params, found))
+            grads = torch.autograd.grad(value, list(open_params.values()), retain_graph=True, materialize_grads=True)
+            yield dict(zip(open_params, grads))
