@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from .nearest import nearest
-from .tree import Params
 
 Where = str | Sequence[str] | None
 MOST = 8  # names that an error lists
@@ -41,12 +40,6 @@ def select(params: Mapping[str, Any], where: Where, what: str = "parameter") -> 
     if not found:
         raise ValueError(f"where={where!r} leaves no {what} of {_few(params)}")
     return found
-
-
-def last_layer(params: Params) -> str:
-    """The pattern of the layer whose parameters come last: "head.*" for head.weight and head.bias."""
-    name = next(reversed(params))
-    return f"{name.rpartition('.')[0]}.*" if "." in name else "*"
 
 
 def _any(name: str, patterns: Sequence[str]) -> bool:
