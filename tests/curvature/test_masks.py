@@ -58,6 +58,20 @@ def test_the_evidence_is_that_of_the_steps_as_examples_whatever_pads_them(struct
         assert together == pytest.approx(apart, rel=1e-8)
 
 
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("structure", ["kronecker", "eigen-corrected"])
+def test_steps_with_one_output_each(structure, flat):
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(-2) if flat else nn.Identity()).double()
+    alone = nn.Sequential(*one[:3])
+    y, counted = targets(Gaussian())[..., :1], MASK.bool()
+    apart = evidence(structure, Gaussian(noise=0.7), bn.Data(steps(0.0)[counted], y[counted]), alone)
+    for padding in (0.0, 100.0):
+        shaped = (y.squeeze(-1), MASK) if flat else (y, MASK.unsqueeze(-1))
+        together = evidence(structure, Gaussian(noise=0.7), bn.Data(steps(padding), *shaped), one)
+        assert together == pytest.approx(apart, rel=1e-8)
+
+
 @pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(noise=0.7)], ids=repr)
 def test_any_weights_are_those_of_the_steps_as_examples(likelihood):
     y, x = targets(likelihood), steps(0.0)

@@ -59,8 +59,9 @@ class Tap:
         """The axes of the places in z; of a layer norm over several axes, those before them."""
         if not self.channels_last:
             return tuple(self.output.shape[2:])
-        axes, inside = list(self.output.shape[1:]), 1
-        while axes and inside < self.width:
+        axes = list(self.output.shape[1:])
+        inside = axes.pop()
+        while inside < self.width:
             inside *= axes.pop()
         return tuple(axes)
 
