@@ -13,7 +13,7 @@ import torch
 
 from .core.noise import Noise
 from .core.recipe import cohorts, expand
-from .core.tree import Point, leaves, move, stack, tree_map
+from .core.tree import Point, leaves, move, stack
 from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
@@ -25,10 +25,9 @@ from .engine.sweep import Apart, Marked, Together
 from .methods.map import MAP
 from .pool import Pool, PoolEntry, describe, fingerprint
 from .posterior import Part, Posterior
+from .predict import kept_inputs
 from .problem import Problem
 from .saving import describe_problem
-
-KEEP = 2048  # training inputs kept for methods that refresh norm statistics
 
 
 def fit(
@@ -212,9 +211,7 @@ class _Cast:
                 "it up"
             )
         failed = [list(m) for i, m in enumerate(self.who) if i not in kept]
-        inputs = None
-        if self.kinds[0].norm == "refresh" and self.adapted[0].network.norms and self.given.data is not None:
-            inputs = move(some_inputs(self.given.data), self.given.engine.place, self.dtype)
+        inputs, rows = self._inputs_of_draws(found[kept[0]].family, kept)
         parts = []
         for j, run in groupby(kept, key=lambda i: self.kind[i]):
             here = list(run)
@@ -229,8 +226,19 @@ class _Cast:
                 info["failed"] = failed  # members that diverged at every attempt are not in the posterior
             family = stack([t.family for t in done if t.family is not None])
             members = tuple(self.who[i] for i in here)
-            parts.append(Part(self.given.problem, family, members, self.kinds[j], inputs, info))
+            own = None if rows is None else rows[[kept.index(i) for i in here]]
+            parts.append(Part(self.given.problem, family, members, self.kinds[j], inputs, info, own))
         return Posterior(tuple(parts))
+
+    def _inputs_of_draws(self, family: Any, kept: list[int]) -> tuple[Any, Any]:
+        """The training inputs on which norm statistics of draws are recomputed, where draws need that, and which of
+        them are whose. The points of finite families have theirs."""
+        data = self.given.data
+        if self.kinds[0].norm != "refresh" or not self.adapted[0].network.norms or data is None:
+            return None, None
+        if family.points is not None:
+            return None, None
+        return move(kept_inputs(data, [self.who[i].k for i in kept]), self.given.engine.place, self.dtype)
 
     def _check_data(self) -> None:
         data, val = self.given.data, self.given.val
@@ -371,23 +379,3 @@ def in_batches(method: Method, stream: Stream) -> Method:
         )
     counted: dict[str, Any] = {} if whole or not has else {"batch_size": size}
     return replace(method, **counted)
-
-
-def some_inputs(data: Data | Stream) -> Any:
-    """The training inputs that are kept to refresh norm statistics: KEEP at most, from all over the data."""
-    if isinstance(data, Stream):
-        return _first_inputs(data)
-    total = data.targets.shape[0]
-    chosen = torch.arange(min(KEEP, total), device=data.targets.device) * total // min(KEEP, total)  # evenly spread
-    return tree_map(lambda x: x[chosen], data.inputs)
-
-
-def _first_inputs(stream: Stream) -> Any:
-    parts, count = [], 0
-    with closing(stream.once()) as batches:
-        for piece in batches:
-            parts.append(piece.inputs)
-            count += len(piece.targets)
-            if count >= KEEP:
-                break
-    return tree_map(lambda *xs: torch.cat(xs)[:KEEP], parts[0], *parts[1:])

@@ -44,6 +44,7 @@ class Part:
     recipe: Method | None = None  # None for a module that was trained elsewhere
     inputs: Any = None  # training inputs kept to refresh norm statistics, where the recipe asks for it
     info: dict[str, Any] = field(default_factory=dict)  # curves (one row a member), the engine's choice, seconds
+    rows: Tensor | None = None  # (M, n): which of the inputs are each member's own; None: all
 
     def adapted(self) -> Problem:
         """The problem as the recipe sees it."""
@@ -58,6 +59,7 @@ class Part:
             family=take(self.family, rows),
             members=tuple(self.members[i] for i in index),
             info=self.info | ({"curves": curves} if curves else {}),
+            rows=None if self.rows is None else self.rows[index],
         )
 
     def draws(self, samples: int | None, seed: int) -> Draws:
@@ -72,7 +74,7 @@ class Part:
         seeds, numbers = torch.tensor([(_signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
         keys = root.split(seeds).split(numbers).key
         count = asked if points is None else min(asked, points)
-        return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs)
+        return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs, rows=self.rows)
 
     def predictor(self, samples: int | None, via: Via | None, seed: int, keep: bool = False) -> Predictor:
         """These members as they predict; the recipe says how, where `via` does not."""
@@ -224,7 +226,10 @@ class Posterior:
 
     def to(self, device: torch.device | str) -> Posterior:
         """The posterior with its tensors on a device."""
-        parts = tuple(replace(p, family=move(p.family, device), inputs=move(p.inputs, device)) for p in self.parts)
+        parts = tuple(
+            replace(p, family=move(p.family, device), inputs=move(p.inputs, device), rows=move(p.rows, device))
+            for p in self.parts
+        )
         return replace(self, parts=parts, weights=None if self.weights is None else self.weights.to(device))
 
     def nbytes(self) -> int:
@@ -315,7 +320,8 @@ def _joined(parts: list[Part]) -> tuple[Part, ...]:
             curves = {n: last.info["curves"][n] + part.info["curves"][n] for n in names}
             info = last.info | ({"curves": curves} if curves else {})
             family = concatenate([last.family, part.family])
-            joined[-1] = replace(last, family=family, members=last.members + part.members, info=info)
+            rows = None if last.rows is None or part.rows is None else torch.cat([last.rows, part.rows])
+            joined[-1] = replace(last, family=family, members=last.members + part.members, info=info, rows=rows)
         else:
             joined.append(part)
     return tuple(joined)

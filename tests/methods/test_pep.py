@@ -97,6 +97,20 @@ def test_every_sigma_has_the_same_draws_in_pairs(trained):
         assert torch.allclose(torch.tensor(row["each"][i]).double(), probs.log().mean(1))
 
 
+@pytest.mark.parametrize("draws", [1, 3, 5])
+def test_of_an_odd_number_of_draws_the_last_pair_counts_as_one(trained, draws):
+    row = curves(posterior(bn.PEP(draws=draws, iterations=3), trained))
+    key = Noise.seed(0).split("fit").split(0).split(0).split("finish").split("search").split("draw")
+    mass = torch.ones(2, (draws + 1) // 2, dtype=torch.float64)
+    mass[:, -1] = 0.5
+    assert float(mass.sum()) == draws
+    for i in range(1, len(row["sigma"])):
+        probs = by_hand(row["sigma"][i], trained.points()[0], key, draws + 1)
+        expected = (mass.reshape(-1, 1) / draws * probs).sum(0).log().mean()
+        assert math.isclose(row["ensemble"][i], float(expected), rel_tol=1e-9)
+        assert torch.allclose(torch.tensor(row["each"][i]).double(), probs.log().mean(1))
+
+
 def test_which_tensors_get_noise():
     cnn = bn.Problem(lambda: bn.networks.ResNet(8), bn.likelihoods.Categorical())
     names = bn.PEP().perturbed(cnn)
@@ -233,8 +247,7 @@ def test_norm_statistics_stay_as_they_were():
     ("words", "message"),
     [
         ({"noise": "cauchy"}, "expected noise 'gaussian' or 'uniform'"),
-        ({"draws": 0}, "an even number of draws"),
-        ({"draws": 5}, "an even number of draws"),
+        ({"draws": 0}, "at least 1 draw, got 0"),
         ({"low": 0.1, "high": 0.01}, "expected 0 < low < high"),
         ({"iterations": 0}, "at least 1 iteration"),
     ],

@@ -22,6 +22,7 @@ from ..core.tree import Params, Point, nbytes
 from ..data import Data, Stream
 from ..families import Delta, Family
 from ..optim import Optimizer
+from ..predict import settled
 from ..problem import Batch, Problem
 from .coupled import Lift
 
@@ -273,8 +274,11 @@ class GradientMethod(Method, kind="method"):
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family | Finished:
-        """The point where descent ended; methods that keep more than a point say so."""
+        """The point where descent ended, with norm statistics of its own where it was never visited; methods that keep
+        more than a point say so."""
         point = self.point(state)
+        if self.norm == "refresh":
+            point = settled(problem, point, data, noise.split("refresh"))
         return Delta(point.params, point.buffers)
 
 

@@ -7,7 +7,7 @@ One number is learned, from validation data alone. To second order L(sigma) - L(
 the log likelihood plus the trace of the empirical Fisher matrix (`basinet.curvature.traces`), which is positive where
 theta* is over-fitted. A grid and golden section on log sigma find the maximum: with the same z_j, L is smooth. The z_j
 of the search come in pairs z, -z: else sigma times the gradient times their mean, which is not zero for a few of them,
-would be larger than the effect.
+would be larger than the effect. Of an odd number m the last pair counts as one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PEP(Method):
     base: Method | None = None  # what finds the point, where fit is given no start; None: MAP()
     where: str | tuple[str, ...] | None = None  # patterns of names to perturb; None: convolution kernels, else matrices
     noise: Literal["gaussian", "uniform"] = "gaussian"  # its distribution; sigma is the standard deviation of both
-    draws: int = 10  # perturbed networks that L(sigma) averages, m, in pairs; the paper took 5 on ImageNet
+    draws: int = 10  # perturbed networks that L(sigma) averages, m; in pairs z, -z; the paper took 5 on ImageNet
     low: float = 1e-4  # where the search for sigma begins; the range is widened where the maximum is at an end
     high: float = 0.1  # where it ends; the paper found 0.001 to 0.003 on ImageNet, 0.004 to 0.074 on small networks
     iterations: int = 5  # of golden section, after a grid of half powers of ten: 5 find sigma to about 10 %
@@ -58,8 +58,8 @@ class PEP(Method):
     def __post_init__(self) -> None:
         if self.noise not in ("gaussian", "uniform"):
             raise ValueError(f"expected noise 'gaussian' or 'uniform', got {self.noise!r}")
-        if self.draws < 2 or self.draws % 2:
-            raise ValueError(f"expected an even number of draws, since they come in pairs, got {self.draws}")
+        if self.draws < 1:
+            raise ValueError(f"expected at least 1 draw, got {self.draws}")
         if not 0 < self.low < self.high < math.inf:
             raise ValueError(f"expected 0 < low < high, got low={self.low} and high={self.high}")
         if self.iterations < 1:
@@ -95,13 +95,14 @@ class PEP(Method):
         with torch.no_grad():
             few = tree_map(lambda x: x[:1], some(val).inputs)
             outputs = problem.outputs(point.params, point.buffers, few)[0]
-        drawn = self.draws * each if self.draws * each <= CACHE else 3 * each
-        held = 4 * self.draws * rows * nbytes(outputs)  # outputs, their log-probabilities, and both in double precision
+        networks = 2 * self._pairs
+        drawn = networks * each if networks * each <= CACHE else 3 * each
+        held = 4 * networks * rows * nbytes(outputs)  # outputs, their log-probabilities, and both in double precision
         grid = math.ceil(math.log(self.high / self.low) / STEP)
-        passes = (grid + 2 + self.iterations) * self.draws * val.n
-        what = f"{self.draws} perturbed networks"
+        passes = (grid + 2 + self.iterations) * networks * val.n
+        what = f"{networks} perturbed networks"
         numbers = size({n: point.params[n] for n in self.perturbed(problem)})
-        running = activations(problem, point, some(val).inputs, self.draws, rows)
+        running = activations(problem, point, some(val).inputs, networks, rows)
         return Demand(each, drawn + held + running, passes, 0.0, what, Predicting(self.samples, self.samples, numbers))
 
     def finish(
@@ -118,11 +119,11 @@ class PEP(Method):
 
         def ensemble(sigma: float) -> float:
             pair, keys = stack([around(sigma), around(-sigma)]), noise.split("search").key.expand(2, 2)
-            rows[sigma] = _row(Draws(problem, pair, keys, self.draws // 2), val)
+            rows[sigma] = _row(Draws(problem, pair, keys, self._pairs), val, self.draws)
             return rows[sigma].ensemble
 
         point = Delta(state.params, state.buffers)
-        rows[0.0] = _row(Draws(problem, stack([point]), noise.key[None], 1), val)
+        rows[0.0] = _row(Draws(problem, stack([point]), noise.key[None], 1), val, 1)
         base = rows[0.0].ensemble
         if base == WORST:
             raise FloatingPointError("the log likelihood of the validation data at the starting point is not finite")
@@ -138,6 +139,10 @@ class PEP(Method):
             "chosen": [sigma],
         }
         return Finished(around(sigma), curves, tuple(_notes(found, sigma, rows[sigma].ensemble - base)))
+
+    @property
+    def _pairs(self) -> int:
+        return -(-self.draws // 2)
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
@@ -168,16 +173,19 @@ class _Row(NamedTuple):
     each: list[float]
 
 
-def _row(draws: Draws, val: Data | Stream) -> _Row:
-    """The log likelihood of the average of all draws, and of each alone."""
+def _row(draws: Draws, val: Data | Stream, count: int) -> _Row:
+    """The log likelihood of the average of `count` draws, and of each alone. Where there is one more, the networks of
+    the last pair have half the weight."""
     kept, likelihood = draws.kept(), draws.problem.likelihood
-    together, each, n = 0.0, torch.zeros(len(draws) * draws.samples, dtype=torch.float64), 0
+    mass = torch.full((len(draws), draws.samples), 1 / count, dtype=torch.float64)
+    mass[:, -1] *= 1 - (mass.numel() - count) / 2
+    together, each, n = 0.0, torch.zeros(mass.numel(), dtype=torch.float64), 0
     for piece in pieces(val, EVALUATE):
         outputs, learned = forward(draws, piece.inputs, kept)
         mask = counted(piece)
         alone = make_predictive(outputs, likelihood, learned).log_joint(piece.targets, mask).double()
         alone = alone.flatten(0, 1)  # (m, B)
-        together += float((torch.logsumexp(alone, 0) - math.log(len(each))).sum())
+        together += float(torch.logsumexp(alone + mass.to(alone.device).log().reshape(-1, 1), 0).sum())
         each += alone.sum(1).cpu()
         n += examples(piece)
     finite = [x / n if math.isfinite(x) else WORST for x in (together, *each.tolist())]

@@ -10,6 +10,7 @@ from .draws import CACHE, Draws
 from .forward import forward
 from .labels import LabelPredictive
 from .normal import NormalPredictive
+from .norms import KEEP, kept_inputs, refreshed, settled
 from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
@@ -18,6 +19,7 @@ from .via import Outputs, Predictor, Via, assembled, default_via, side_by_side
 
 __all__ = [
     "CACHE",
+    "KEEP",
     "SETS",
     "ClassPredictive",
     "ClosedClassPredictive",
@@ -39,8 +41,11 @@ __all__ = [
     "crps",
     "default_via",
     "forward",
+    "kept_inputs",
     "make_predictive",
     "predicting",
+    "refreshed",
+    "settled",
     "side_by_side",
     "tempered",
 ]
