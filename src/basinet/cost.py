@@ -166,9 +166,10 @@ class Meter:
 
     def chain(self, method: Method) -> list[Method]:
         """The recipe and those that come before it, the first one first."""
+        trials = method.trials() if self.val is not None else ()
         if self.start is not None or not any(f.name == "base" for f in fields(method)):
-            return [method]
-        return [*self.chain(getattr(method, "base", None) or MAP()), method]
+            return [*trials, method]
+        return [*self.chain(getattr(method, "base", None) or MAP()), *trials, method]
 
     def _stage(self, method: Method, members: int) -> _Stage:
         """One recipe of a chain, without those before it."""

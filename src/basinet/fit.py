@@ -18,7 +18,7 @@ from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
 from .engine.group import Observer, Trained
-from .engine.method import name_of, patience_of, plan_of
+from .engine.method import chooses_by_val, name_of, patience_of, plan_of
 from .engine.progress import Progress
 from .engine.room import refuse_what_does_not_fit
 from .engine.sweep import Apart, Marked, Together
@@ -28,6 +28,8 @@ from .posterior import Part, Posterior
 from .predict import kept_inputs
 from .problem import Problem
 from .saving import describe_problem
+from .start import curves_of, going_on, modes
+from .trial import by_validation, relabelled
 
 
 def fit(
@@ -99,6 +101,19 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
         there = [who.index(m) for m in start.members]  # those that diverged are not
         each, who = [each[i] for i in there], [who[i] for i in there]
         sources = [[describe(bases[i])] for i in there]
+    if start is not None:
+        each = [going_on(recipe, start) for recipe in each]
+        learned = [recipe.started(curves_of(start, i)) for i, recipe in enumerate(each)]
+        by_trial = given.val is not None and any(recipe.trials() for recipe in each)
+        if by_trial or learned != each:
+            again = _rerun(who, start, given)
+            if not by_trial:
+                made = again(learned, list(range(len(who))))
+                asked = [each[who.index(m)] for m in made.members]
+                return relabelled([made[k].parts[0] for k in range(len(made))], asked)
+            assert given.val is not None
+            told = Progress("", 0, given.engine.progress)
+            return by_validation(each, who, start, given.val, again, told)
     cast = _Cast(each, who, start, sources, given)
     found = cast.read()
     missing = [i for i in range(len(who)) if i not in found]
@@ -107,6 +122,16 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
             found[trained.position] = trained
             cast.write(trained)
     return cast.posterior(found, set(missing))
+
+
+def _rerun(who: list[Member], start: Posterior, given: _Given) -> Callable[[list[Method], list[int]], Posterior]:
+    """Fits some of the members by recipes of their own."""
+
+    def run(recipes: list[Method], here: list[int]) -> Posterior:
+        own = start if len(start) == 1 else start[here]
+        return _fit(recipes, [who[i] for i in here], own, given)
+
+    return run
 
 
 class _Cast:
@@ -216,12 +241,14 @@ class _Cast:
         for j, run in groupby(kept, key=lambda i: self.kind[i]):
             here = list(run)
             done = [found[i] for i in here]
-            common = [n for n in done[0].curves if all(n in t.curves for t in done)]  # a pool may lack some val_nll
+            common = [n for n in done[0].curves if n != "notes" and all(n in t.curves for t in done)]  # a pool may lack
             info: dict[str, Any] = {
                 "curves": {n: [t.curves[n] for t in done] for n in common},
                 "seconds": sum(t.curves["seconds"][0] for t in done),
                 "trained": len(trained.intersection(here)),
             }
+            if any("notes" in t.curves for t in done):
+                info["notes"] = [t.curves.get("notes", []) for t in done]  # lines, of each member
             if failed:
                 info["failed"] = failed  # members that diverged at every attempt are not in the posterior
             family = stack([t.family for t in done if t.family is not None])
@@ -322,7 +349,7 @@ def _starting_points(
 ) -> Callable[[int, int], Point]:
     """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt."""
     if start is not None:
-        given = start.points()
+        given = modes(start)
         expected = {n: tuple(x.shape) for n, x in problems[0].init(noises[0]).params.items()}
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}
@@ -348,11 +375,10 @@ def _starting_points(
 def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
     """The place of a recipe's members; `source` are the recipes of what they start from."""
     data, val = given.data, given.val
-    chooses = "val" in method.needs or patience_of(method) is not None  # what is only watched makes no other run
     description = {
         "method": describe(method),
         "data": None if data is None else data.fingerprint(),
-        "val": val.fingerprint() if val is not None and chooses else None,
+        "val": val.fingerprint() if val is not None and chooses_by_val(method) else None,
         "seed": given.seed,
         "start": source,
         "dtype": str(given.engine.dtype),

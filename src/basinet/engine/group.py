@@ -362,9 +362,12 @@ def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
     val: Any = run.val
     made = run.method.finish(state, samples, run.problem, own, val, Noise(slot.key()).split("finish"))
     done = made if isinstance(made, Finished) else Finished(made)
+    who, said = f"{name_of(run.method)}, member {slot.member.k} (seed {slot.member.seed})", done.notes + done.warnings
     for line in done.notes:
-        run.progress.say(f"{name_of(run.method)}, member {slot.member.k} (seed {slot.member.seed}): {line}")
-    return done
+        run.progress.say(f"{who}: {line}")
+    for line in done.warnings:
+        run.progress.warn(f"{who}: {line}")
+    return done._replace(curves=done.curves | {"notes": list(said)}) if said else done
 
 
 def segment(schedule: Schedule, data: Data | Stream | None) -> int:

@@ -8,7 +8,7 @@ posterior is.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -75,7 +75,8 @@ class Finished(NamedTuple):
 
     family: Family
     curves: dict[str, list[Any]] = {}  # noqa: RUF012  # JSON values that join the member's curves in `posterior.info`
-    notes: tuple[str, ...] = ()  # lines that are said to the person at the screen, and logged
+    notes: tuple[str, ...] = ()  # lines that are said to the person at the screen, logged, and kept in `posterior.info`
+    warnings: tuple[str, ...] = ()  # the same, loudly: the posterior is worse than what it started from
 
 
 class Tuned(NamedTuple):
@@ -101,6 +102,7 @@ class Method(Recipe, kind="method"):
         "train"  # norm statistics afterwards: as trained, or recomputed a draw
     )
     needs: ClassVar[frozenset[str]] = frozenset({"data"})  # which of data and val `fit` must be given
+    uses: ClassVar[frozenset[str]] = frozenset()  # which of them it makes use of, too, where they are given
     randomised: ClassVar[bool] = (
         False  # draws noise for each example, so that equal problems give posteriors equal in law
     )
@@ -116,6 +118,19 @@ class Method(Recipe, kind="method"):
         """The adapted problem with what all members must know of the training data, which are on the device: asked for
         once, before any step. By default nothing."""
         return problem
+
+    def trials(self) -> Sequence[Method]:
+        """Short recipes, of which `fit` chooses one for each member on validation data to settle what this one leaves
+        open; by default there are none."""
+        return ()
+
+    def settled(self, trial: Method | None) -> Method:
+        """This recipe with what a trial settles; None: such that a member stays where it starts."""
+        return self
+
+    def started(self, curves: Mapping[str, Any]) -> Method:
+        """This recipe for a member that starts from one with these curves: by default as it is."""
+        return self
 
     @abstractmethod
     def schedule(self, n: int) -> Schedule:
@@ -169,6 +184,11 @@ class Method(Recipe, kind="method"):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         """What theory says this method must give, measured: `basinet check` prints it, tests hold it."""
         return ()
+
+
+def chooses_by_val(method: Method) -> bool:
+    """Whether what it finds depends on the validation data it is given."""
+    return "val" in method.needs | method.uses or patience_of(method) is not None
 
 
 def patience_of(method: Method) -> int | None:

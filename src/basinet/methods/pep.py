@@ -66,8 +66,9 @@ class PEP(Method):
             raise ValueError(f"expected at least 1 iteration of golden section, got {self.iterations}")
 
     def adapt(self, problem: Problem) -> Problem:
+        """As the base sees it, whose network is perturbed."""
         self.perturbed(problem)  # names that match nothing are told before anything is computed
-        return problem
+        return problem if self.base is None else self.base.adapt(problem)
 
     def schedule(self, n: int) -> Schedule:
         return Schedule(0, None)

@@ -12,7 +12,7 @@ Norm statistics are recomputed for each draw.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,11 +23,11 @@ from ..core.noise import Noise
 from ..core.tree import Params, Point, concatenate, nbytes, size, stack
 from ..data import Data, Stream
 from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule
-from ..engine.iterates import Moments, check_iterates, in_unit_noise, plan, share
+from ..engine.iterates import Moments, check_iterates, in_unit_noise, plan, settled, share, trials
 from ..engine.method import Entry
 from ..families import Diagonal, LowRank
-from ..optim import SGD, Optimizer
-from ..predict import settled
+from ..optim import SGD, Optimizer, Validated
+from ..predict import settled as with_statistics
 from ..problem import Batch, Problem
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ FLOOR = 1e-30  # variances are clipped here, as published: a parameter that neve
 class SWAG(GradientMethod):
     """A normal distribution, diagonal plus low rank, fitted to weights visited after training.
 
+    Given validation data, the step size is chosen on them for each member, which stays where it starts if none gains.
     With `members=M` it is MultiSWAG. With `optimizer=SGD(lr=Cyclic(peak=..., cycles=...))`, as many cycles as
     iterates, each iterate is the end of a cycle. `swag_of_checkpoints` makes the same of files.
     """
@@ -53,7 +54,7 @@ class SWAG(GradientMethod):
     rank: int = 20  # the last of them, whose deviations from the mean are the columns; 20 as published; 0: diagonal
     every: int | None = None  # steps from one iterate to the next; None: an epoch, as published
     batch_size: int | None = 128  # examples a step; None: all
-    optimizer: Optimizer = SGD(lr=0.05, momentum=0.9)  # how a gradient becomes a step; as published for CIFAR-100
+    optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)  # how a gradient becomes a step; lr by val
     unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
 
     def __post_init__(self) -> None:
@@ -63,6 +64,22 @@ class SWAG(GradientMethod):
     def schedule(self, n: int) -> Schedule:
         bank = max(0, self.rank - 1)  # the last one is the state
         return plan(self.iterates, self.every, self.batch_size, n, bank)
+
+    @property
+    def uses(self) -> frozenset[str]:  # type: ignore[override]
+        """Validation data where the step size is left open."""
+        return frozenset({"val"} if trials(self) else ())
+
+    def trials(self) -> Sequence[Method]:
+        return trials(self)
+
+    def settled(self, trial: Method | None) -> Method:
+        assert trial is None or isinstance(trial, GradientMethod)
+        return settled(self, trial)
+
+    def adapt(self, problem: Problem) -> Problem:
+        """As the base sees it, whose network it goes on with."""
+        return problem if self.base is None else self.base.adapt(problem)
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), Moments.at(point.params))
@@ -87,7 +104,7 @@ class SWAG(GradientMethod):
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> LowRank | Diagonal:
         last = concatenate([samples, stack([state.params])]) if self.rank else None
-        mean = settled(problem, self.point(state), data, noise.split("refresh"))
+        mean = with_statistics(problem, self.point(state), data, noise.split("refresh"))
         return gaussian(state.memory, self.iterates, last, mean.buffers)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:

@@ -15,6 +15,7 @@ from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
 from .temperature import Temperature, tempered
+from .validation import counting, log_likelihood, nll
 from .via import Outputs, Predictor, Via, assembled, default_via, side_by_side
 
 __all__ = [
@@ -38,11 +39,14 @@ __all__ = [
     "Via",
     "activations",
     "assembled",
+    "counting",
     "crps",
     "default_via",
     "forward",
     "kept_inputs",
+    "log_likelihood",
     "make_predictive",
+    "nll",
     "predicting",
     "refreshed",
     "settled",
