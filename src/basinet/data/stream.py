@@ -43,7 +43,8 @@ class Stream:
     """Batches of N examples in all, seen by every member alike. Made by `Data.stream`.
 
     One step is one batch, of the size that comes. Its examples stand for all N, so batches should be random samples; a
-    short last one is right on average and only noisier (`drop_last=True` of a DataLoader leaves it out).
+    short last one is right on average and only noisier (`drop_last=True` of a DataLoader leaves it out). Where norm
+    layers need more than one example, training passes over a batch of one.
     """
 
     source: Any  # an iterable of batches that can be iterated again, or a function that returns a fresh iterator

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from ..core.lift import compiled, lift
 from ..core.noise import Noise
 from ..core.tree import Point, stack, take, tree_map
-from ..data import Data, Stream
+from ..data import Data, Stream, some
 from ..problem import Batch, Problem
 from .bank import Bank
 from .batches import Batches, Streamed
@@ -51,13 +51,25 @@ class Kernel(ABC):
         self.size = len(members)
         shufflers = 1 if self.method.coupled else self.size  # coupled members see the batches of the first
         self.batches: Batches | Streamed = (
-            Streamed(self.data)
+            Streamed(self.data, self._trains_on_one(points[0], keys[0]))
             if isinstance(self.data, Stream)
             else Batches(self.data, list(members[:shufflers]), keys[:shufflers], self.schedule.batch_size)
         )
         self.keys = Noise(keys).split("step").key
         self.bank = Bank(self.size, self.schedule.bank)
         self.load(points, keys)
+
+    def _trains_on_one(self, point: Point, key: Tensor) -> bool:
+        """Whether the network runs on one example alone in training; norm layers may need more."""
+        if not self.problem.network.norms:
+            return True
+        inputs = tree_map(lambda x: x[:1], some(self.data).inputs)
+        try:
+            with torch.no_grad():
+                self.problem.outputs(point.params, point.buffers, inputs, Noise(key), "train")
+        except ValueError:
+            return False
+        return True
 
     @abstractmethod
     def load(self, points: Sequence[Point], keys: Tensor) -> None:

@@ -73,6 +73,12 @@ def _activations(problem: Problem, point: Point, inputs: Any, targets: Tensor, k
 
     zero = torch.zeros((), dtype=torch.long, device=targets.device)
     batch = Batch(inputs, targets, zero, zero, len(targets))
-    with seeded(0), torch.autograd.graph.saved_tensors_hooks(count, lambda x: x):
-        problem.potential(params, point.buffers, batch, key, "train")
+    try:
+        with seeded(0), torch.autograd.graph.saved_tensors_hooks(count, lambda x: x):
+            problem.potential(params, point.buffers, batch, key, "train")
+    except ValueError as error:
+        if len(targets) > 1 or not problem.network.norms:
+            raise
+        told = "expected batches of at least 2 examples, which norm layers need, got 1"
+        raise ValueError(f"{told}: {error}") from error
     return sum(seen.values())

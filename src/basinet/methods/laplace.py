@@ -38,11 +38,11 @@ from ..curvature.gaussians import (
 )
 from ..curvature.online import TUNED, check_noise, groups_of, precisions
 from ..curvature.passes import Kind, Pass, Passes, last_layer
-from ..data import Data, Stream, some
+from ..data import Data, Stream
 from ..engine import Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
-from ..predict import Via, default_via, nll, predicting
+from ..predict import SEEN, Via, default_via, few_of, nll, predicting, worse
 from ..problem import Problem
 from ..problem.priors import Normal
 
@@ -54,8 +54,6 @@ STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "eigen-corrected", "di
 CHOICES = ("marglik", "layers", "validation", "prior")
 SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
-LOSS = 1e-3  # nats an example that are worse than the start
-SEEN, ROOM = 200, 0.1  # without validation data: training examples that are looked at, and nats each may lose
 HELD = 2**25  # numbers in the posteriors that are tried at once, where they predict in closed form
 
 
@@ -152,9 +150,17 @@ class Laplace(Method):
             factors, r = evidence.best(curved.eigenvalues(prior), groups_of(prior, how), self.noise is not None)
         family, volume = _posterior(passes, curved, prior, factors, r)
         told |= {"log_evidence": [evidence.value(volume, factors, r)], "prior_factor": list(factors.values())}
-        losses = self._compared(family, passes, val)
-        told |= {"own_nll": losses[:1], "start_nll": losses[1:]}
-        return Finished(family, told, self._notes(how, factors), self._warnings(losses, passes, val))
+        warnings: tuple[str, ...] = ()
+        if val is not None or self.prior_precision is None:
+            own, start = self._compared(family, passes, val)
+            told |= {"own_nll": [own], "start_nll": [start]}
+            advice = (
+                "pass val=, by which its prior is then chosen"
+                if val is None
+                else "prior_precision=None chooses by them"
+            )
+            warnings = worse(own, start, val is not None, "" if how == "validation" else advice)
+        return Finished(family, told, self._notes(how, factors), warnings)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
         assert data is not None
@@ -166,6 +172,8 @@ class Laplace(Method):
         predict = predicting(via, problem.likelihood, outputs, self.samples, last, found.predict)
         kept = found.kept + nbytes(point) - nbytes(passes.params)
         found = found._replace(kept=kept, predict=predict)
+        if val is None and self.prior_precision is not None:
+            return found
         seen = min(SEEN, data.n) if val is None else val.n
         tried = predict.forwards * seen
         found = found._replace(passes=found.passes + tried + seen)  # its own and those of its start
@@ -254,12 +262,7 @@ class Laplace(Method):
         return curved, factors.run
 
     def _tried(
-        self,
-        passes: Passes,
-        curved: Curved,
-        prior: Mapping[str, float],
-        val: Data | Stream,
-        factors: Sequence[float],
+        self, passes: Passes, curved: Curved, prior: Mapping[str, float], val: Data | Stream, factors: Sequence[float]
     ) -> Iterator[tuple[float, float]]:
         """The validation NLL at each factor with which there is a posterior that predicts: next to a precision near
         zero, rounding of the curvature can be more than the prior, and draws can be out of all range."""
@@ -274,10 +277,7 @@ class Laplace(Method):
 
     def _compared(self, family: Family, passes: Passes, val: Data | Stream | None) -> list[float]:
         """The NLL of the posterior and that of its mode, on validation data or else on some training data."""
-        seen = val
-        if seen is None:
-            few = some(passes.data)
-            seen = few.take(slice(0, SEEN)) if len(few.targets) > SEEN else few
+        seen = few_of(passes.data) if val is None else val
         own = self._losses([family], passes.problem, seen, passes.noise)
         return own + nll([Delta(*passes.point)], passes.problem, seen, "sample", 1, passes.noise)
 
@@ -285,21 +285,8 @@ class Laplace(Method):
         """What was chosen, where that was left open."""
         if self.prior_precision is not None or self.noise:
             return ()
-        chosen = f"{next(iter(factors.values())):.3g} times the prior's precision"
-        if how == "validation":
-            return (f"{chosen}, by the validation NLL",)
-        return (f"{chosen}, by marginal likelihood; with val= it is chosen by the validation NLL",)
-
-    def _warnings(self, losses: Sequence[float], passes: Passes, val: Data | Stream | None) -> tuple[str, ...]:
-        """That it is worse than its start, where it is."""
-        own, start = losses
-        if own <= start + (ROOM if val is None else LOSS):
-            return ()
-        told = f"examples have NLL {own:.4g} each, {start:.4g} at the mode where it started"
-        if val is not None:
-            advice = "" if self._choice(val) == "validation" else ": prior_precision=None chooses by them"
-            return (f"worse than its start: the validation {told}{advice}",)
-        return (f"likely worse than its start: training {told}. Pass val=, by which its prior is then chosen",)
+        by = "the validation NLL" if how == "validation" else "marginal likelihood; with val=, by the validation NLL"
+        return (f"{next(iter(factors.values())):.3g} times the prior's precision, by {by}",)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

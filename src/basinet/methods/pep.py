@@ -24,10 +24,10 @@ from ..core.golden import STEP, Found, golden_section
 from ..core.noise import Noise
 from ..core.tree import Point, nbytes, size, stack, tree_map
 from ..core.where import select
-from ..data import Data, Stream, counted, examples, pieces, some
+from ..data import Data, Stream, examples, pieces, some, weighed
 from ..engine import Demand, Finished, Method, Predicting, Schedule
 from ..families import Delta, Perturbed
-from ..predict import CACHE, Draws, activations, forward, make_predictive
+from ..predict import CACHE, Draws, activations, counting, forward, make_predictive
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 
@@ -183,11 +183,12 @@ def _row(draws: Draws, val: Data | Stream, count: int) -> _Row:
     together, each, n = 0.0, torch.zeros(mass.numel(), dtype=torch.float64), 0
     for piece in pieces(val, EVALUATE):
         outputs, learned = forward(draws, piece.inputs, kept)
-        mask = counted(piece)
-        alone = make_predictive(outputs, likelihood, learned).log_joint(piece.targets, mask).double()
+        exponents, weights = weighed(piece)
+        alone = make_predictive(outputs, likelihood, learned).log_joint(piece.targets, exponents).double()
         alone = alone.flatten(0, 1)  # (m, B)
-        together += float(torch.logsumexp(alone + mass.to(alone.device).log().reshape(-1, 1), 0).sum())
-        each += alone.sum(1).cpu()
+        joint = torch.logsumexp(alone + mass.to(alone.device).log().reshape(-1, 1), 0)
+        together += float((joint if weights is None else counting(joint, weights)).sum())
+        each += (alone if weights is None else counting(alone, weights)).sum(1).cpu()
         n += examples(piece)
     finite = [x / n if math.isfinite(x) else WORST for x in (together, *each.tolist())]
     return _Row(finite[0], finite[1:])

@@ -15,12 +15,13 @@ from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
 from .temperature import Temperature, tempered
-from .validation import counting, log_likelihood, nll
+from .validation import SEEN, counting, few_of, log_likelihood, nll, worse
 from .via import Outputs, Predictor, Via, assembled, default_via, side_by_side
 
 __all__ = [
     "CACHE",
     "KEEP",
+    "SEEN",
     "SETS",
     "ClassPredictive",
     "ClosedClassPredictive",
@@ -42,6 +43,7 @@ __all__ = [
     "counting",
     "crps",
     "default_via",
+    "few_of",
     "forward",
     "kept_inputs",
     "log_likelihood",
@@ -52,4 +54,5 @@ __all__ = [
     "settled",
     "side_by_side",
     "tempered",
+    "worse",
 ]

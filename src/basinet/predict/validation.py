@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.noise import Noise
 from ..core.tree import tree_map
-from ..data import Data, Stream, examples, pieces, weighed
+from ..data import Data, Stream, examples, pieces, some, weighed
 from ..families import Family
 from ..problem import Problem
 from .draws import Draws
@@ -23,6 +23,8 @@ from .predictive import Predictive
 from .via import Predictor, Via, assembled, side_by_side
 
 ROWS = 1000  # examples at a time
+LOSS = 0.01  # nats an example by which a posterior may be worse than its start before that is said
+SEEN, ROOM = 200, 0.1  # without validation data: training examples that are looked at, and nats that each may lose
 
 
 def nll(
@@ -55,3 +57,18 @@ def counting(each: Tensor, weights: Tensor) -> Tensor:
     """Log densities (..., B) times the weights of examples; nothing where an example has none, whatever its density."""
     weights = weights.to(each)
     return (each * weights).where(weights > 0, 0.0)
+
+
+def few_of(data: Data | Stream) -> Data:
+    """Some training data, to look at where there are no validation data."""
+    few = some(data)
+    return few.take(slice(0, SEEN)) if len(few.targets) > SEEN else few
+
+
+def worse(own: float, start: float, validated: bool, advice: str) -> tuple[str, ...]:
+    """A line that a posterior is worse than what it started from, where it is, by the NLL of both."""
+    if own <= start + (LOSS if validated else ROOM):
+        return ()
+    which = "worse than its start: validation" if validated else "likely worse than its start: training"
+    told = f"{which} examples have NLL {own:.4g} each, {start:.4g} at the mode where it started"
+    return (f"{told}: {advice}" if advice else told,)
