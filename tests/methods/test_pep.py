@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 
 import pytest
 import torch
@@ -109,6 +110,22 @@ def test_of_an_odd_number_of_draws_the_last_pair_counts_as_one(trained, draws):
         expected = (mass.reshape(-1, 1) / draws * probs).sum(0).log().mean()
         assert math.isclose(row["ensemble"][i], float(expected), rel_tol=1e-9)
         assert torch.allclose(torch.tensor(row["each"][i]).double(), probs.log().mean(1))
+
+
+def test_a_gain_that_other_draws_do_not_have_is_none(trained, monkeypatch):
+    found = posterior(bn.PEP(draws=2), trained)
+    assert curves(found)["chosen"][0] > 0
+    looked = []
+
+    def lost(families, problem, val, via, samples, noise):
+        looked.append((via, samples))
+        return [1e9]
+
+    monkeypatch.setattr(sys.modules["basinet.methods.pep"], "nll", lost)
+    pep = posterior(bn.PEP(draws=2), trained)
+    assert looked == [("sample", 25)] * 2 and curves(pep)["chosen"] == [0.0]
+    assert "others lose it: sigma is 0" in pep.info["notes"][0][0]
+    torch.testing.assert_close(pep.predict(VAL.inputs).probs, trained.predict(VAL.inputs).probs)
 
 
 def test_which_tensors_get_noise():

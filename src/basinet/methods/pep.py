@@ -27,7 +27,7 @@ from ..core.where import select
 from ..data import Data, Stream, examples, pieces, some, weighed
 from ..engine import Demand, Finished, Method, Predicting, Schedule
 from ..families import Delta, Perturbed
-from ..predict import CACHE, Draws, activations, counting, forward, make_predictive
+from ..predict import CACHE, Draws, activations, counting, forward, make_predictive, nll
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..testing import Bench, Check
 
 WORST = -1e300  # in place of a log likelihood that is not finite, for which JSON has no word
+ENOUGH = 100  # draws of a search whose gain is no accident
 EVALUATE = 1000  # validation examples of which all outputs are held at once
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -100,7 +101,7 @@ class PEP(Method):
         drawn = networks * each if networks * each <= CACHE else 3 * each
         held = 4 * networks * rows * nbytes(outputs)  # outputs, their log-probabilities, and both in double precision
         grid = math.ceil(math.log(self.high / self.low) / STEP)
-        passes = (grid + 2 + self.iterations) * networks * val.n
+        passes = ((grid + 2 + self.iterations) * networks + self.samples) * val.n
         what = f"{networks} perturbed networks"
         numbers = size({n: point.params[n] for n in self.perturbed(problem)})
         running = activations(problem, point, some(val).inputs, networks, rows)
@@ -131,6 +132,11 @@ class PEP(Method):
         nothing = base + torch.finfo(like.dtype).eps * max(1.0, abs(base))  # what rounding may gain
         found = golden_section(ensemble, self.low, self.high, self.iterations, at_zero=nothing)
         sigma = found.best if found.values[found.best] > nothing else 0.0
+        lost = False
+        if sigma and self.draws < ENOUGH:  # draws that the search has not seen, as predictions will have
+            [fresh] = nll([around(sigma)], problem, val, "sample", self.samples, noise.split("fresh"))
+            lost = not -fresh > base
+            sigma = 0.0 if lost else sigma
         order = sorted(rows)
         curves: dict[str, list[Any]] = {
             "sigma": order,
@@ -139,7 +145,7 @@ class PEP(Method):
             "each": [rows[s].each for s in order],  # of every perturbed network alone; of the point at sigma 0
             "chosen": [sigma],
         }
-        return Finished(around(sigma), curves, tuple(_notes(found, sigma, rows[sigma].ensemble - base)))
+        return Finished(around(sigma), curves, tuple(_notes(found, sigma, rows[sigma].ensemble - base, lost)))
 
     @property
     def _pairs(self) -> int:
@@ -194,9 +200,12 @@ def _row(draws: Draws, val: Data | Stream, count: int) -> _Row:
     return _Row(finite[0], finite[1:])
 
 
-def _notes(found: Found, sigma: float, gain: float) -> Iterable[str]:
+def _notes(found: Found, sigma: float, gain: float, lost: bool) -> Iterable[str]:
     """What a person should know of the search."""
     low, high = min(found.values), max(found.values)
+    if lost:
+        yield f"the gain at sigma {found.best:.2g} was that of its draws, and others lose it: sigma is 0"
+        return
     if sigma == 0:
         yield f"no sigma from {low:.2g} to {high:.2g} gains validation likelihood: sigma is 0, the point as it was"
         return
