@@ -15,7 +15,6 @@ import torch
 
 from .data import Data, Stream
 from .engine import Member, Method
-from .engine.method import name_of
 from .engine.progress import Progress
 from .posterior import Part, Posterior, joined
 from .predict import counting
@@ -58,7 +57,7 @@ def by_validation(
         after = losses[place] if i not in worse else member_nll(one, val)[0]
         step = 0.0 if i in worse else _step(settled[i])
         [line] = lines = _lines(step, before[i], after)
-        told = f"{name_of(each[i])}, member {who[i].k} (seed {who[i].seed}): {line}"
+        told = f"{each[i].label}, member {who[i].k} (seed {who[i].seed}): {line}"
         (progress.warn if after > before[i] + LOSS else progress.say)(told)
         curves = {"step_size": step, "start_nll": before[i], "own_nll": after}
         rows: dict[str, list[Any]] = {name: [[x]] for name, x in curves.items()}

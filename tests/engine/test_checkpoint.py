@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from basinet.engine.kernels import Eager
 from stopping import Killed, Stop
 from torch import Tensor, nn
 
@@ -24,7 +25,6 @@ from basinet.core import registry
 from basinet.core.tree import leaves
 from basinet.engine import Descent, Engine, Event, Info, Method, Schedule
 from basinet.engine import group as group_module
-from basinet.engine.kernels import Eager
 from basinet.families import Empirical
 from basinet.methods.map import MAP
 from basinet.optim import Adam

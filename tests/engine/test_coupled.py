@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from basinet.engine.coupled import Streams
+from basinet.engine.kernels import Eager
 from torch import Tensor, nn
 
 import basinet as bn
@@ -17,8 +19,6 @@ from basinet.core.noise import Noise
 from basinet.core.tree import leaves, ravel, tree_map
 from basinet.engine import CoupledMethod, Descent, Engine, Info, Lift, Schedule
 from basinet.engine import group as group_module
-from basinet.engine.coupled import Streams
-from basinet.engine.kernels import Eager
 from basinet.methods.map import MAP
 from basinet.optim import Adam
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from basinet.engine.kernels import Eager
 from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core.tree import leaves, nbytes
 from basinet.engine import Engine, Event
-from basinet.engine.kernels import Eager
 from basinet.engine.memory import COPIES, free_bytes, member_bytes, readable
 from basinet.methods.map import MAP
 from basinet.optim import SGD

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from basinet.engine.kernels import Eager
 from stopping import Killed, Stop
 from torch import Tensor, nn
 
@@ -20,7 +21,6 @@ from basinet.core.recipe import expand
 from basinet.core.tree import leaves
 from basinet.engine import Engine, Event, Info, Member, Method, Schedule
 from basinet.engine import group as group_module
-from basinet.engine.kernels import Eager
 from basinet.engine.sweep import Marked, Together
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam, AdamW, Constant, Cosine, Linear, WarmUp
