@@ -192,7 +192,7 @@ def test_a_base_and_a_start_are_one_place_in_the_pool(tmp_path):
     splits = classes()
     problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
     recipe = bn.Laplace(base=QUICK)
-    bn.fit(recipe, problem, splits.train, members=2, pool=tmp_path / "pool")
+    bn.fit(recipe, problem, splits.train, val=splits.val, members=2, pool=tmp_path / "pool")
     files = sorted((tmp_path / "pool").rglob("*.safetensors"))
     found = bn.compare(splits, [Entry("two", recipe, 2)], problem=problem, out=tmp_path)
     assert sorted((tmp_path / "pool").rglob("*.safetensors")) == files and len(files) == 4
@@ -303,7 +303,8 @@ def test_given_weights_are_where_post_hoc_methods_start(tmp_path):
     problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
     alone = bn.score(bn.Posterior.of(module, problem), classes().test)
     assert found[0]["nll"] == pytest.approx(alone["nll"], rel=1e-6) and found[0]["steps"] == 0 == found[1]["steps"]
-    laplace = bn.fit(bn.Laplace(), problem, classes().train, start=bn.Posterior.of(module, problem))
+    start, splits = bn.Posterior.of(module, problem), classes()
+    laplace = bn.fit(bn.Laplace(), problem, splits.train, val=splits.val, start=start)
     assert found[1]["nll"] == pytest.approx(bn.score(laplace, classes().test)["nll"], rel=1e-5)
 
 

@@ -30,7 +30,7 @@ LAYERS = (
     {"input_gradients"},
     {"saving"},
     {"scoring"},
-    {"temper", "weigh", "conformal"},
+    {"temper", "weigh", "conformal", "trial", "start"},
     {"fit"},
     {"testing", "fitted", "checkpoints", "cost"},
     {"advice"},

@@ -164,6 +164,7 @@ def _contents(number: int, part: Part) -> tuple[str, dict[str, Tensor], dict[str
         "family": encode(part.family, tensors, "family"),
         "recipe": encode(part.recipe, tensors, "recipe"),
         "inputs": encode(part.inputs, tensors, "inputs"),
+        "rows": encode(part.rows, tensors, "rows"),
         "members": [list(m) for m in part.members],
         "info": part.info,
     }
@@ -189,6 +190,7 @@ def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) ->
         decode(meta["recipe"], tensors),
         decode(meta["inputs"], tensors),
         meta["info"],
+        decode(meta.get("rows"), tensors),
     )
     point = take(family, 0).mean()
     shapes = {n: tuple(x.shape) for n, x in point.params.items()}

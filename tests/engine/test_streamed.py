@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from basinet.engine import group as group_module
 from basinet.engine.step import Alone
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam, Cosine
+from basinet.predict import norms
 from basinet.problem import Batch
 from basinet.problem.exact import conjugate
 
@@ -210,10 +210,10 @@ def test_validation_counts_the_examples_that_came():
 
 
 def test_norm_statistics_are_refreshed_from_the_first_batches(monkeypatch):
-    recipe = bn.EMA(epochs=2)
+    recipe = bn.SWAG(iterates=2, rank=2, base=bn.MAP(epochs=2))
     found = fit(bn.Data.stream(cut(), n=DATA.n), recipe)
     assert torch.equal(found.parts[0].inputs, DATA.inputs)
-    monkeypatch.setattr(sys.modules["basinet.fit"], "KEEP", 12)
+    monkeypatch.setattr(norms, "KEEP", 12)
     assert torch.equal(fit(bn.Data.stream(cut(), n=DATA.n), recipe).parts[0].inputs, DATA.inputs[:12])
 
 

@@ -43,7 +43,8 @@ class Stream:
     """Batches of N examples in all, seen by every member alike. Made by `Data.stream`.
 
     One step is one batch, of the size that comes. Its examples stand for all N, so batches should be random samples; a
-    short last one is right on average and only noisier (`drop_last=True` of a DataLoader leaves it out).
+    short last one is right on average and only noisier (`drop_last=True` of a DataLoader leaves it out). Where norm
+    layers need more than one example, training passes over a batch of one.
     """
 
     source: Any  # an iterable of batches that can be iterated again, or a function that returns a fresh iterator
@@ -260,6 +261,18 @@ def counted(data: Data | Piece) -> Tensor | None:
         return None
     here = data.weights > 0
     return here.reshape(here.shape + (1,) * (data.targets.dim() - here.dim())).expand(data.targets.shape)
+
+
+def weighed(data: Data | Piece) -> tuple[Tensor | None, Tensor | None]:
+    """How examples count where something is tuned: the exponent of each element's density, in the shape of the targets,
+    and the weight of each example (B,), the largest of its elements'; None where all are 1."""
+    if data.weights is None or bool((data.weights == 1).all()):
+        return None, None
+    here = data.weights.reshape(data.weights.shape + (1,) * (data.targets.dim() - data.weights.dim()))
+    here = here.expand(data.targets.shape)
+    largest = here.reshape(len(here), -1).amax(1)
+    exponents = here / largest.where(largest > 0, 1.0).reshape(-1, *[1] * (here.dim() - 1))
+    return (None if bool((exponents == 1).all()) else exponents), (None if bool((largest == 1).all()) else largest)
 
 
 def examples(piece: Piece) -> int:
