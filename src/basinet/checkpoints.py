@@ -15,12 +15,11 @@ from .core.model import describe_difference
 from .core.noise import Noise
 from .core.tree import Params, Point, stack, tree_map
 from .data import Data, Stream
-from .engine import Member
 from .engine.iterates import Moments
 from .fit import some_inputs
 from .methods.swag import check_rank, gaussian
 from .pool import FileError
-from .posterior import Part, Posterior
+from .posterior import Part, Posterior, member_of
 from .problem import Problem
 
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt")
@@ -62,7 +61,7 @@ def swag_of_checkpoints(
         dtype = next(iter(fresh.params.values())).dtype
         inputs = tree_map(lambda x: x.to(dtype) if x.is_floating_point() else x, some_inputs(data))
     info = {"checkpoints": [path.name for path in paths], "rank": rank}
-    return Posterior((Part(problem, stack([family]), (Member(0, 0),), inputs=inputs, info=info),))
+    return Posterior((Part(problem, stack([family]), (member_of(family.mean()),), inputs=inputs, info=info),))
 
 
 def read_weights(path: Path | str, problem: Problem) -> Point:
