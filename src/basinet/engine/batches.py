@@ -130,7 +130,7 @@ class Streamed:
 
     def start(self, position: int) -> None:
         """Opens the stream before step `position` of the group: earlier batches are read and passed over."""
-        self._position, self._ahead = position, self.stream.batches(skip=position)
+        self._position, self._ahead = position, self.stream.batches(skip=position, shares=True)
 
     def close(self) -> None:
         """Ends reading ahead."""
