@@ -167,7 +167,7 @@ def test_a_method_with_a_base_gets_map_where_none_is_given():
 def test_a_method_with_a_base_uses_the_one_it_has_and_its_pool(tmp_path):
     made = fit(Widen(base=SHORT), members=2, pool=tmp_path)
     assert apart(made.parts[0].family.centre, fit(members=2).parts[0].family.params) == 0
-    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["map", "pool.json", "widen"]
+    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["computes", "map", "pool.json", "widen"]
     again = fit(Widen(base=SHORT), members=2, pool=tmp_path, observe=lambda event: pytest.fail("trained again"))
     assert apart(again, made) == 0 and again.info["trained"] == 0
 

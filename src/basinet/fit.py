@@ -23,7 +23,7 @@ from .engine.room import refuse_what_does_not_fit
 from .engine.sweep import Apart, Marked, Together
 from .engine.work import Observer, Roster, Trained, Work
 from .methods.map import MAP
-from .pool import Pool, PoolEntry, describe, fingerprint
+from .pool import Pool, PoolEntry, behaviour, describe, fingerprint
 from .posterior import Part, Posterior
 from .problem import Problem
 from .saving import describe_problem
@@ -138,7 +138,9 @@ class _Cast:
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
         self.entries: list[PoolEntry] = []  # one a kind, where there is a pool
         if pool is not None:
-            opened = Pool(pool, describe_problem(problem))
+            opened = Pool(pool, describe_problem(problem), behaviour(problem, data or val))
+            if opened.note:
+                Progress("", 0, engine.progress).say(opened.note)
             self.entries = [_entry(opened, each[i], sources[i], given) for i in firsts]
         self.names = [_file_name(m, None if start is None else self.point(i, 0)) for i, m in enumerate(who)]
         if each[0].coupled:  # a member is what the others made of it
@@ -350,6 +352,8 @@ def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
         "start": source,
         "dtype": str(given.engine.dtype),
     }
+    if given.engine.autocast is not None:
+        description["autocast"] = str(given.engine.autocast)
     return pool.entry(type(method).__name__, description)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from ..core.version import VERSION
-from ..pool import FileError, append_record, describe, read_records
+from ..pool import FileError, append_record, describe, read_records, unlike
 from ..pool.files import atomically
 from .rows import Row
 
@@ -100,9 +100,10 @@ class RunFolder:
         planned = {row.label: row for row in rows}
         found: dict[tuple[str, int], dict[str, Any]] = {}
         reasons: Counter[str] = Counter()
+        other = _other_network(before, self.about)
         for record in old:
             row = planned.get(record.get("method", ""))
-            if record.get("of") != self.of:
+            if record.get("of") != self.of or other:
                 reasons["other data, another network or other weights"] += 1
             elif record.get("versions", {}).get("basinet") != VERSION:
                 reasons[f"version {record.get('versions', {}).get('basinet')} of basinet, not {VERSION}"] += 1
@@ -117,6 +118,16 @@ class RunFolder:
         for reason, count in reasons.items():
             say(f"{self.path}: {count} record{'s are' if count > 1 else ' is'} of {reason}: not used")
         return list(found.values())
+
+
+def _other_network(before: dict[str, Any] | None, now: dict[str, Any]) -> bool:
+    """Whether the records of a run are of a network that computes something else."""
+    if not now.get("computes"):
+        return False
+    try:
+        return before is not None and bool(unlike(before["computes"], now["computes"]))
+    except (KeyError, TypeError, AttributeError):  # of a run that did not note it, or edited by hand
+        return True
 
 
 def read_run(path: Path) -> dict[str, Any] | None:
