@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +20,7 @@ from basinet.core.tree import leaves
 from basinet.families import Delta
 from basinet.families.family import family
 from basinet.methods.map import MAP
-from basinet.pool import FileError, Pool, behaviour, unlike
+from basinet.pool import FileError, Pool, behaviour, files, unlike
 from basinet.pool.pool import difference
 
 RECIPE = MAP(epochs=2, batch_size=5)
@@ -115,14 +117,29 @@ def test_a_member_that_was_lost_is_trained_again(tmp_path):
 def test_what_a_killed_write_left_is_removed_when_the_entry_is_opened_again(tmp_path):
     fit(tmp_path, 1)
     folder = member_files(tmp_path)[0].parent
-    names = (".member-0-00001.safetensors.ab", ".member-0-00002.safetensors.cd", ".x")
-    old, young, other = (folder / name for name in names)
-    for file in (old, young, other):
-        file.write_bytes(b"cut sho")
-    for file in (old, other):
-        os.utime(file, (0, 0))
+    here, _, own = files._writer().partition("-")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    digits = "0123456789abcdef"
+    killed, mine, elsewhere, old, other = (
+        folder / name
+        for name in (
+            f".member-0-00001.safetensors.{here}-{gone.pid}-{digits}",
+            f".member-0-00002.safetensors.{here}-{own}-{digits}",
+            f".member-0-00003.safetensors.01234567-{gone.pid}-{digits}",  # of another machine: it may be alive
+            f".member-0-00004.safetensors.{digits}",  # as earlier versions named them
+            ".x",
+        )
+    )
+    for path in (killed, mine, elsewhere):
+        path.mkdir()
+        (path / ".tmpAbCdEf").write_bytes(b"cut sho")  # as safetensors names its own
+    for path in (old, other):
+        path.write_bytes(b"cut sho")
+        os.utime(path, (0, 0))
     fit(tmp_path, 1)
-    assert not old.exists() and young.exists() and other.exists()  # another process may be writing the young one
+    assert not killed.exists() and not old.exists()
+    assert mine.exists() and elsewhere.exists() and other.exists()
 
 
 def test_the_order_of_members_in_the_folder_is_by_number(tmp_path):

@@ -17,6 +17,7 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import torch
 
 from ..core.version import VERSION
 from ..pool import FileError, append_record, describe, read_records, unlike
-from ..pool.files import atomically
+from ..pool.files import alone, atomically
 from .rows import Row
 
 FORMAT = 1
@@ -41,6 +42,12 @@ class RunFolder:
         self, path: Path, about: dict[str, Any], of: str, rows: Sequence[Row], seeds: Sequence[int], say: Say
     ) -> None:
         self.path, self.of = path, of
+        with self._alone():
+            self._take_over(about, rows, seeds, say)
+
+    def _take_over(self, about: dict[str, Any], rows: Sequence[Row], seeds: Sequence[int], say: Say) -> None:
+        """Keeps what still holds of an earlier run in the folder."""
+        path, of = self.path, self.of
         before = read_run(path)
         old = read_records(self._records) if before is not None and self._records.exists() else []
         self.about = {
@@ -68,7 +75,8 @@ class RunFolder:
         name = f"arrays/{_file_name(record['method'])}-{record['seed']}.npz"
         write_arrays(self.path / name, arrays)
         whole = finite(record | {"of": self.of, "arrays": name})
-        return append_record(self._records, whole)
+        with self._alone():
+            return append_record(self._records, whole)
 
     def fail(self, label: str, reason: str) -> None:
         """Says in run.json that a row has no records, and why."""
@@ -79,6 +87,10 @@ class RunFolder:
         """Says that everything is there."""
         self.about["finished"] = True
         self._write()
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """While no other process writes records here."""
+        return alone(self.path / ".records.lock")
 
     @property
     def _records(self) -> Path:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..families import Family
 from .behaviour import unlike
 from .codec import decode, encode, fingerprint
-from .files import FileError, read_json, read_tensors, remove_stale, write_json, write_tensors
+from .files import FileError, read_json, read_tensors, remove_leftovers, write_json, write_tensors
 
 
 class Pool:
@@ -71,7 +71,7 @@ class Pool:
         folder = self.path / f"{name.lower()}-{fingerprint(description)}"
         if not (folder / "entry.json").exists():
             write_json(folder / "entry.json", description)
-        remove_stale(folder, "member-*.safetensors")
+        remove_leftovers(folder)
         return PoolEntry(folder)
 
 
@@ -103,8 +103,8 @@ class PoolEntry:
             raise FileError(self.file(name), f"{error.reason}. Delete it to have the member trained again") from error
         try:
             return decode(meta["family"], tensors), meta["curves"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(self.file(name), str(error)) from error
+        except Exception as error:  # whatever the class that the file names makes of what is in it
+            raise FileError(self.file(name), f"{error}. Delete it to have the member trained again") from error
 
 
 def difference(old: Any, new: Any, path: str = "") -> str:
