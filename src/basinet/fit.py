@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from itertools import groupby
@@ -23,7 +23,7 @@ from .engine.room import refuse_what_does_not_fit
 from .engine.sweep import Apart, Marked, Together
 from .engine.work import Observer, Roster, Trained, Work
 from .methods.map import MAP
-from .pool import Pool, PoolEntry, describe, fingerprint
+from .pool import Pool, PoolEntry, behaviour, describe, fingerprint
 from .posterior import Part, Posterior
 from .predict import kept_inputs
 from .problem import Problem
@@ -162,25 +162,29 @@ class _Cast:
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
         self.entries: list[PoolEntry] = []  # one a kind, where there is a pool
         if pool is not None:
-            opened = Pool(pool, describe_problem(problem))
+            opened = Pool(pool, describe_problem(problem), behaviour(problem, data or val))
+            if opened.note:
+                Progress("", 0, engine.progress).say(opened.note)
             self.entries = [_entry(opened, each[i], sources[i], given) for i in firsts]
         self.names = [_file_name(m, None if start is None else self.point(i, 0)) for i, m in enumerate(who)]
         if each[0].coupled:  # a member is what the others made of it
             self.names = [f"{name}-of-{fingerprint(self.names)}" for name in self.names]
 
-    def read(self) -> dict[int, Trained]:
-        """The members that are in the pool."""
-        found = {}
-        for i, name in enumerate(self.names if self.entries else ()):
-            entry = self.entries[self.kind[i]]
+    def read(self, wanted: Sequence[int] | None = None) -> dict[int, Trained]:
+        """Those of the wanted members (by default of all) that are in the pool."""
+        found: dict[int, Trained] = {}
+        if not self.entries:
+            return found
+        for i in range(len(self.who)) if wanted is None else wanted:
+            entry, name = self.entries[self.kind[i]], self.names[i]
             if entry.has(name):
                 found[i] = Trained(i, *entry.read(name, self.given.engine.place))
         return {} if self.kinds[0].coupled and len(found) < len(self.who) else found
 
     def write(self, trained: Trained) -> None:
         """Keeps a member in the pool."""
-        if self.entries and trained.family is not None:
-            i = trained.position
+        i = trained.position
+        if self.entries and trained.family is not None and not self.entries[self.kind[i]].has(self.names[i]):
             self.entries[self.kind[i]].write(self.names[i], trained.family, trained.curves)
 
     def train(self, missing: list[int]) -> Generator[Trained, None, None]:
@@ -205,6 +209,14 @@ class _Cast:
         if not wanted:
             checkpoints.clear()  # of a run that was killed at its very end
             return
+        say = Progress("", 0, self.given.engine.progress).say
+        with checkpoints.alone(lambda: say("another process trains these members: waiting for it to end")):
+            there = self.read(wanted) if checkpoints.folder is not None else {}  # from that process
+            yield from there.values()
+            if len(there) < len(wanted):
+                yield from self._train_here(cohort, [i for i in wanted if i not in there], checkpoints)
+
+    def _train_here(self, cohort: list[int], wanted: list[int], checkpoints: Checkpoints) -> Iterator[Trained]:
         problem, data, val, _, _, engine, observe = self.given
         method, point = self.kinds[cohort[0]], self.point
         _check_room(method, self.adapted[cohort[0]], self.point(wanted[0], 0), len(self.who), self.given)
@@ -384,6 +396,8 @@ def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
         "start": source,
         "dtype": str(given.engine.dtype),
     }
+    if given.engine.autocast is not None:
+        description["autocast"] = str(given.engine.autocast)
     return pool.entry(type(method).__name__, description)
 
 

@@ -19,6 +19,7 @@ from .data import Stream
 from .engine import Member, Method
 from .engine.method import short, via_of
 from .families import Delta, Empirical, Family, Mixture
+from .pool.codec import digest
 from .predict import (
     Conformal,
     Draws,
@@ -103,7 +104,7 @@ class Posterior:
         bad = [n for n, x in point.params.items() if not bool(x.isfinite().all())]
         if bad:
             raise ValueError(f"expected finite parameters, got NaN or infinity in {', '.join(bad)}")
-        return Posterior((Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),)),))
+        return Posterior((Part(problem, stack([Delta(point.params, point.buffers)]), (member_of(point),)),))
 
     def __len__(self) -> int:
         return sum(len(p.members) for p in self.parts)
@@ -297,6 +298,12 @@ class Posterior:
                 "or use predict"
             )
         return self.parts[0]
+
+
+def member_of(point: Point) -> Member:
+    """Who a member is that no run of ours made: its values stand in for a seed, so that different modules get
+    different noise, in whatever company, and the same module the same."""
+    return Member(int(digest(point.params | {f"buffer {n}": x for n, x in point.buffers.items()})[:15], 16), 0)
 
 
 def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> Posterior:
