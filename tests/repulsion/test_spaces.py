@@ -14,13 +14,13 @@ from basinet.core.noise import Noise
 from basinet.core.tree import Params, leaves, ravel, stack, take, tree_map, unravel
 from basinet.engine import Descent, Lift, Step
 from basinet.engine.step import INSIDE
+from basinet.layers.features import Tapped
 from basinet.methods.map import MAP
 from basinet.methods.svgd import SVGD
 from basinet.methods.wgd import WGD
 from basinet.problem import Batch
 from basinet.repulsion.scores import score_at
 from basinet.repulsion.spaces import PRIOR_KERNEL, PRIOR_RIDGE
-from basinet.repulsion.tapped import Tapped
 
 M, B, N = 4, 6, 30
 KERNEL = {"bandwidth": 1.5}

@@ -14,10 +14,9 @@ from ..checkpoints import read_weights
 from ..core.tree import Point, leaves, stack
 from ..data import Data, Encoder
 from ..data.datasets import Splits
-from ..engine import Member
 from ..families import Delta
 from ..fitted import Maker, problem_for
-from ..posterior import Part, Posterior
+from ..posterior import Part, Posterior, member_of
 from ..problem import Problem
 from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood
 from .units import Unit
@@ -79,7 +78,7 @@ def settled(start: Posterior, val: Data) -> Posterior:
 
 
 def _part(problem: Problem, point: Point) -> Part:
-    return Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),))
+    return Part(problem, stack([Delta(point.params, point.buffers)]), (member_of(point),))
 
 
 def about_inputs(splits: Splits, encoder: Encoder | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..conformal import conformal, kinds_of
 from ..data.datasets import Splits
 from ..engine import Method
+from ..engine.method import chooses_by_val
 from ..posterior import Posterior
 from ..predict import ClassPredictive, NumberPredictive, Predictive
 from ..predict.conformal import needed, promised
@@ -47,7 +48,7 @@ def sets(posterior: Posterior, method: Method | None, splits: Splits, unit: Unit
 
 def looks_at_val(method: Method) -> bool:
     """Whether a method stops or tunes by validation examples, which then cannot calibrate anything."""
-    return "val" in method.needs or method.best
+    return chooses_by_val(method)
 
 
 def _of(predictive: Predictive, targets: Tensor) -> tuple[Tensor, Tensor]:
