@@ -73,7 +73,7 @@ class Part:
         asked = samples or (points or default)
         device = leaves(self.family)[0].device
         root = Noise.seed(seed, device).split("predict")
-        seeds, numbers = torch.tensor([(_signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
+        seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
         keys = root.split(seeds).split(numbers).key
         count = asked if points is None else min(asked, points)
         return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs, rows=self.rows)
@@ -365,7 +365,7 @@ def _told(part: Part) -> str:
     return f"{made}, {type(part.family).__name__} over {total:,} parameters"
 
 
-def _signed(seed: int) -> int:
+def signed(seed: int) -> int:
     """The same 64 bits as a signed number, as int64 tensors hold them."""
     return (seed + 2**63) % 2**64 - 2**63
 

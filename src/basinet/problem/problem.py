@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -52,8 +53,8 @@ class Problem:
             raise TypeError(f"expected a likelihood such as bn.likelihoods.Categorical(), got {self.likelihood!r}")
         if not isinstance(self.prior, Prior):
             raise TypeError(f"expected a prior such as bn.priors.Normal(scale=1.0), got {self.prior!r}")
-        if not self.temperature > 0:
-            raise ValueError(f"expected a positive temperature, got {self.temperature}")
+        if not isinstance(self.temperature, (int, float)) or not 0 < self.temperature < math.inf:
+            raise ValueError(f"expected a positive, finite temperature, got {self.temperature!r}")
         if self.temper not in ("posterior", "likelihood"):
             raise ValueError(f"expected temper 'posterior' or 'likelihood', got {self.temper!r}")
         if not isinstance(self.model, Model):
