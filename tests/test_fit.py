@@ -269,9 +269,7 @@ def test_a_network_that_returns_a_tuple_takes_output(tmp_path):
         bn.Problem(problem.model, bn.likelihoods.Categorical(), output=0)
 
 
-@pytest.mark.parametrize(
-    "recipe", [SHORT, Widen(base=SHORT), bn.SWA(base=SHORT)], ids=["MAP", "Widen", "SWA"]
-)
+@pytest.mark.parametrize("recipe", [SHORT, Widen(base=SHORT), bn.SWA(base=SHORT)], ids=["MAP", "Widen", "SWA"])
 def test_a_member_as_a_plain_module(recipe):
     posterior = fit(recipe, members=2)
     module = posterior.module(1)
