@@ -15,7 +15,7 @@ from .tree import leaves, take, tree_map
 
 # Of an operator without a batching rule vmap warns at every call. A stack is timed before it is chosen, and nobody here
 # could write that rule: there is nothing for users to do.
-torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
 
 
 def lift(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:

@@ -28,6 +28,11 @@ class NumberPredictive(Predictive):
         return self._numbers.distribution(self.outputs, self.learned)
 
     @cached_property
+    def wide(self) -> Distribution:
+        """The same in double precision: what tails are computed in."""
+        return self._numbers.distribution(self.outputs.double(), {k: v.double() for k, v in self.learned.items()})
+
+    @cached_property
     def member_mean(self) -> Tensor:
         """The mean of each member, (M, B, *event)."""
         inside = self.member_mass()[1].to(self.outputs)
@@ -66,8 +71,9 @@ class NumberPredictive(Predictive):
 
     @final
     def cdf(self, values: Tensor) -> Tensor:
-        """P(target <= value) elementwise, for values (B, *event)."""
-        return weighted(self.mass, self.components.cdf(self.aligned(values))).clamp(0, 1)  # sums of weights are rounded
+        """P(target <= value) elementwise, for values (B, *event): in double precision, in which 1 - 1e-9 is not 1."""
+        each = self.wide.cdf(self.aligned(values).double())
+        return weighted(self.exact_mass, each).clamp(0, 1)  # sums of weights are rounded
 
     @final
     def quantile(self, q: float) -> Tensor:
@@ -75,11 +81,12 @@ class NumberPredictive(Predictive):
         if not 0 < q < 1:
             raise ValueError(f"expected a quantile level between 0 and 1, got {q}")
         each = self.component_quantile(q)
-        return self.search(q, each.amin((0, 1)), each.amax((0, 1)))
+        return self.search(q, each.amin((0, 1)), each.amax((0, 1))).to(self.outputs.dtype)
 
+    @final
     def component_quantile(self, q: float) -> Tensor:
-        """The q-quantile of each sample's distribution, (M, S, B, *event)."""
-        return self._numbers.quantile(self.outputs, self.learned, torch.full((), q, dtype=torch.float64))
+        """The q-quantile of each sample's distribution, (M, S, B, *event), in double precision."""
+        return self.wide.icdf(torch.full((), q, dtype=torch.float64, device=self.outputs.device))
 
     @abstractmethod
     def search(self, q: float, low: Tensor, high: Tensor) -> Tensor:

@@ -69,11 +69,16 @@ class Predictive(ABC):
     @cached_property
     def mass(self) -> Tensor:
         """The weight of each sample, (M, S), summing to one."""
-        shape, like = self.outputs.shape[:2], self.outputs
+        return self.exact_mass.to(self.outputs)
+
+    @cached_property
+    def exact_mass(self) -> Tensor:
+        """The same in double precision."""
+        shape, device = self.outputs.shape[:2], self.outputs.device
         if self.weights is None:
-            return torch.full(shape, 1 / (shape[0] * shape[1]), dtype=like.dtype, device=like.device)
-        weights = self.weights.double()
-        return (weights / weights.sum()).to(like)
+            return torch.full(shape, 1 / (shape[0] * shape[1]), dtype=torch.float64, device=device)
+        weights = self.weights.double().to(device)
+        return weights / weights.sum()
 
     @property
     @abstractmethod

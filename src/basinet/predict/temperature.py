@@ -56,8 +56,9 @@ def tempered(predictive: Predictive, temperature: Temperature) -> Predictive:
     return LabelPredictive(scaled, Bernoulli(), {}, weights)
 
 
-def averaged(predictive: ClassPredictive | LabelPredictive) -> Tensor:
+def averaged(predictive: Predictive) -> Tensor:
     """The logarithm of the average probabilities, (B, ..., C); of labels their log-odds."""
+    assert isinstance(predictive, (ClassPredictive, LabelPredictive))
     if isinstance(predictive, ClassPredictive):
         return _log_mean(predictive, predictive.log_probs)
     there, absent = (_log_mean(predictive, logsigmoid(sign * predictive.logits)) for sign in (1, -1))
