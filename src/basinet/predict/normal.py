@@ -16,7 +16,7 @@ from .predictive import weighted
 from .real import RealPredictive
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NormalPredictive(RealPredictive):
     """The mixture of N(outputs, covariance + noise): the spread of the outputs is integrated, not sampled.
 

@@ -17,7 +17,7 @@ from .conformal import Conformal
 from .predictive import Predictive, weighted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NumberPredictive(Predictive):
     """Variance = aleatoric (mean of the samples' variances) + between (variance of the members' means) + within (mean
     over members of the variance of their samples' means); all with divisor 1/S, so that the parts add up exactly."""
@@ -47,6 +47,11 @@ class NumberPredictive(Predictive):
     def variance(self) -> Tensor:
         """The variance of the mixture, (B, *event)."""
         return self.aleatoric + self.epistemic
+
+    @property
+    def sd(self) -> Tensor:
+        """The standard deviation of the mixture, (B, *event)."""
+        return self.variance.sqrt()
 
     @cached_property
     def aleatoric(self) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from .numbers import NumberPredictive
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RealPredictive(NumberPredictive):
     """The mixture of the samples' densities. Its quantiles are found by bisection of the distribution function."""
 
