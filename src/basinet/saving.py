@@ -185,7 +185,7 @@ def _temperature(manifest: dict[str, Any], members: int, file: Path) -> Temperat
         found = torch.tensor(values, dtype=torch.float64)
     except Exception as error:  # whatever torch makes of what is no number
         raise FileError(file, f"its temperature {short(manifest['temperature'])} is not one") from error
-    shapes = {"members": (members,), "average": (), "classes": (2, *found.shape[-1:])}
+    shapes = {"members": (members,), "average": (), "classes": (2, *found.shape[-1:]), "quantiles": found.shape[-1:]}
     if shapes.get(str(of)) != tuple(found.shape):
         raise FileError(file, f"its temperature {of!r} {short(values)} is not one of {members} members")
     if not bool(found.isfinite().all()) or (of != "classes" and not bool((found > 0).all())):

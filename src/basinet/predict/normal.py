@@ -37,27 +37,22 @@ class NormalPredictive(RealPredictive):
         """The variance of the noise, (M, S, B, *event)."""
         return self._numbers.distribution(self.outputs, self.learned).variance
 
-    @cached_property
-    def components(self) -> Normal:
-        return Normal(self.outputs, (self.noise + self.spread).sqrt(), validate_args=False)
+    def plain(self, dtype: torch.dtype) -> Normal:
+        return Normal(self.outputs.to(dtype), (self.noise.to(dtype) + self.spread).sqrt(), validate_args=False)
 
     @cached_property
     def aleatoric(self) -> Tensor:
-        return weighted(self.mass, self.noise)
+        return weighted(self.mass, self.factor.square().to(self.noise) * self.noise)
 
     @cached_property
     def within(self) -> Tensor:
-        means = weighted(self.mass, (self.outputs - self.member_mean.unsqueeze(1)).square())
-        return means + weighted(self.mass, self.spread)
-
-    @cached_property
-    def wide(self) -> Normal:
-        return Normal(self.outputs.double(), (self.noise.double() + self.spread).sqrt(), validate_args=False)
+        means = weighted(self.mass, (self.components.mean - self.member_mean.unsqueeze(1)).square())
+        return means + weighted(self.mass, self.factor.square().to(self.spread) * self.spread)
 
     def log_joint(self, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         y = self.aligned(targets).double()
-        gap = (y - self.outputs).reshape(*self.outputs.shape[:3], -1)
-        covariance = self._total
+        gap = (y - self.wide.mean).reshape(*self.outputs.shape[:3], -1)
+        covariance = self.factor.square().reshape(-1, 1, 1, 1, 1) * self._total
         count: Any = gap.shape[-1]
         if mask is not None:  # elements that do not count become independent, with nothing to explain
             here = mask.to(gap.device).reshape(gap.shape[2:]) > 0  # a joint density has no exponents of elements
@@ -72,7 +67,8 @@ class NormalPredictive(RealPredictive):
     def drawn(self, m: Tensor, s: Tensor, b: Tensor, noise: Noise) -> Tensor:
         outputs = self.outputs[m, s, b]
         z = noise.normal(outputs.reshape(*m.shape, -1, 1)).double()
-        return outputs + (torch.linalg.cholesky(self._total)[m, s, b] @ z).reshape(outputs.shape).to(outputs.dtype)
+        plain = outputs + (torch.linalg.cholesky(self._total)[m, s, b] @ z).reshape(outputs.shape).to(outputs.dtype)
+        return self.moved(plain, m, b)
 
     def some(self, index: Any) -> dict[str, Any]:
         assert self.covariance is not None
