@@ -529,7 +529,7 @@ def test_an_input_that_knows_the_target_is_told():
 
 def test_records_have_the_coverage_of_conformal_sets(tmp_path):
     mine = (Entry("MAP", QUICK, 1), Entry("PEP", bn.PEP(base=QUICK, draws=2, iterations=1), 1))
-    for splits, kinds in ((classes(400), ["aps", "raps"]), (numbers(400), ["scaled", "split", "cqr"])):
+    for splits, kinds in ((classes(400), ["lac", "aps", "raps"]), (numbers(400), ["scaled", "split", "cqr"])):
         bn.compare(splits, mine, model=small, out=tmp_path / splits.name)
         plain, pep = read_records(tmp_path / splits.name / "records.jsonl")
         assert [s["kind"] for s in plain["sets"]] == kinds

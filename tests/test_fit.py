@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
+from torch.utils.data import DataLoader, TensorDataset
 
 import basinet as bn
 from basinet.core import registry
@@ -222,6 +223,73 @@ def test_the_global_generator_does_not_change_a_fit(six):
         assert apart(fit(seed=4), six[0]) == 0
 
 
+class Doubling(nn.Linear):
+    """Doubles its inputs where they lie."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(2))
+
+
+@pytest.mark.parametrize("strategy", ["loop", "stacked"])
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_a_network_that_changes_its_inputs_leaves_the_data_alone(batch_size, strategy):
+    """Before, the data were multiplied by a power of two, and a second prediction was another one."""
+    data, engine = classes(), bn.Engine(device="cpu", strategy=strategy, progress=False)
+    recipe, plain = MAP(epochs=2, batch_size=batch_size), nn.Linear(4, 3, dtype=torch.float64)
+    writer = bn.Problem(lambda: Doubling(4, 3, dtype=torch.float64), bn.likelihoods.Categorical())
+    found = fit(recipe, writer, data, members=2, val=data, engine=engine)
+    assert torch.equal(data.inputs, DATA.inputs)
+    twice = bn.Data(2 * DATA.inputs, DATA.targets)
+    expected = fit(recipe, bn.Problem(plain, bn.likelihoods.Categorical()), twice, members=2, val=twice, engine=engine)
+    probs = [found.predict(data.inputs).probs for _ in range(2)]
+    assert torch.equal(data.inputs, DATA.inputs) and torch.equal(*probs)
+    assert torch.allclose(probs[0], expected.predict(twice.inputs).probs)
+
+
+class Answer(nn.Module):
+    """A network that returns what is scored among other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.net(x)
+
+
+def test_a_network_that_returns_a_tuple_takes_output(tmp_path):
+    problem = bn.Problem(Answer, bn.likelihoods.Categorical(), output=1)
+    posterior = fit(problem=problem)
+    posterior.save(tmp_path)
+    loaded = bn.load(tmp_path, Answer)
+    assert loaded.problem.output == 1
+    assert torch.equal(loaded.predict(DATA.inputs).probs, posterior.predict(DATA.inputs).probs)
+    assert replace(problem, temperature=2.0).output == 1
+    with pytest.raises(ValueError, match="the model has output=1, and the problem output=0"):
+        bn.Problem(problem.model, bn.likelihoods.Categorical(), output=0)
+
+
+@pytest.mark.parametrize("recipe", [SHORT, Widen(base=SHORT), bn.SWA(base=SHORT)], ids=["MAP", "Widen", "SWA"])
+def test_a_member_as_a_plain_module(recipe):
+    posterior = fit(recipe, members=2)
+    module = posterior.module(1)
+    assert not module.training
+    expected = posterior[1].predict(DATA.inputs, samples=1).outputs[0, 0]
+    if not isinstance(recipe, Widen):
+        assert torch.equal(module(DATA.inputs), expected)
+    point = posterior.points()[1]
+    assert all(torch.equal(p, point.params[n]) for n, p in module.named_parameters())
+    with torch.no_grad():
+        module[0].weight += 1
+    assert torch.equal(posterior[1].predict(DATA.inputs, samples=1).outputs[0, 0], expected)
+
+
+def test_a_member_that_is_more_than_the_network_has_no_module():
+    posterior = fit(bn.RandomPrior(epochs=1), OTHER)
+    with pytest.raises(TypeError, match=r"a member of RandomPrior.* is more than the network"):
+        posterior.module()
+
+
 # --- what is refused
 
 
@@ -235,6 +303,11 @@ def test_the_global_generator_does_not_change_a_fit(six):
         ({"method": Tuned()}, ValueError, "Tuned needs val: pass val="),
         ({"data": (DATA.inputs, DATA.targets)}, TypeError, r"expected data as bn\.Data\(inputs, targets\), got tuple"),
         ({"val": DATA.inputs}, TypeError, r"expected val as bn\.Data\(inputs, targets\), got Tensor"),
+        (
+            {"data": DataLoader(TensorDataset(DATA.inputs, DATA.targets))},
+            TypeError,
+            r"got a DataLoader: bn\.Data\.stream\(loader, n=len\(loader\.dataset\)\) reads one",
+        ),
         ({"members": 0}, ValueError, "expected members to be a positive integer, got 0"),
         ({"members": 2.0}, ValueError, r"expected members to be a positive integer, got 2\.0"),
         ({"start": net()}, TypeError, r"expected start as a posterior, got Sequential: use bn\.Posterior\.of"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import DataLoader
 
 from .core.noise import Noise
 from .core.recipe import cohorts, expand
@@ -316,6 +317,11 @@ def check_arguments(
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
     for what, given in (("data", data), ("val", val)):
+        if isinstance(given, DataLoader):
+            raise TypeError(
+                f"expected {what} as bn.Data(inputs, targets), got a DataLoader: bn.Data.stream(loader, "
+                "n=len(loader.dataset)) reads one"
+            )
         if given is not None and not isinstance(given, (Data, Stream)):
             raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
     if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):

@@ -247,6 +247,18 @@ class Posterior:
             mass = (self._mass() / counts).repeat_interleave(counts)
         return Posterior(tuple(parts), mass)
 
+    def module(self, member: int = 0) -> nn.Module:
+        """A member as a plain module in eval mode, to deploy or export: at the mean of the member's distribution, so
+        that it has the network's weights and none of their uncertainty. It is a copy."""
+        part = self[member].parts[0]
+        network = part.adapted().network
+        if network.params != part.problem.network.params or type(network) is not type(part.problem.network):
+            raise TypeError(
+                f"a member of {short(part.recipe) if part.recipe else 'this posterior'} is more than the network: it "
+                "predicts as a posterior alone"
+            )
+        return network.at(part.draws(1, seed=0).centres()[0])
+
     def to(self, device: torch.device | str) -> Posterior:
         """The posterior with its tensors on a device."""
         parts = tuple(

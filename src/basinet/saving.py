@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .core.model import Factory, Model
+from .core.model import Factory, Model, Output
 from .core.noise import Noise
 from .core.tree import Point, leaves, take
 from .engine import Member, Method
@@ -103,14 +103,15 @@ def _posterior(folder: Path, manifest: Any, model: Any, device: torch.device | s
     models = list(model) if isinstance(model, Sequence) else [model] * len(listed)
     if len(models) != len(listed):
         raise ValueError(f"expected {len(listed)} models, one for each part, got {len(models)}")
-    networks: dict[int, Model] = {}
+    networks: dict[tuple[int, Output], Model] = {}
     problems: dict[str, Problem] = {}
     parts = []
     for (name, checksum), source in zip(listed, models):
         tensors, meta = read_tensors(folder / name, device, checksum)
-        if id(source) not in networks:
-            networks[id(source)] = Model(source)
-        parts.append(_checked_part(folder / name, tensors, meta, networks[id(source)], problems))
+        key = id(source), _output(meta)
+        if key not in networks:
+            networks[key] = Model(source, key[1])
+        parts.append(_checked_part(folder / name, tensors, meta, networks[key], problems))
     count = sum(len(part.members) for part in parts)
     mass = _weights(manifest["weights"], count, file, device)
     try:
@@ -119,6 +120,15 @@ def _posterior(folder: Path, manifest: Any, model: Any, device: torch.device | s
         raise
     except Exception as error:  # whatever a value of another kind leads to
         raise FileError(file, f"its values are not those of a posterior ({error})") from error
+
+
+def _output(meta: Any) -> Output:
+    """Which of what the network returns is scored, by the file; None where it says nothing that is known."""
+    try:
+        found = meta["problem"]["model"]["output"]
+    except (KeyError, TypeError):
+        return None
+    return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None
 
 
 def _listed(manifest: Any, file: Path) -> list[tuple[str, str]]:
@@ -175,7 +185,7 @@ def _temperature(manifest: dict[str, Any], members: int, file: Path) -> Temperat
         found = torch.tensor(values, dtype=torch.float64)
     except Exception as error:  # whatever torch makes of what is no number
         raise FileError(file, f"its temperature {short(manifest['temperature'])} is not one") from error
-    shapes = {"members": (members,), "average": (), "classes": (2, *found.shape[-1:])}
+    shapes = {"members": (members,), "average": (), "classes": (2, *found.shape[-1:]), "quantiles": found.shape[-1:]}
     if shapes.get(str(of)) != tuple(found.shape):
         raise FileError(file, f"its temperature {of!r} {short(values)} is not one of {members} members")
     if not bool(found.isfinite().all()) or (of != "classes" and not bool((found > 0).all())):

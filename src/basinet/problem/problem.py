@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..core.model import Factory, Mode, Model
+from ..core.model import Factory, Mode, Model, Output
 from ..core.noise import Noise
 from ..core.tree import Params, Point, leaves, tree_map
 from ..data import Data
@@ -47,6 +47,7 @@ class Problem:
     temper: Literal["posterior", "likelihood"] = (
         "posterior"  # what T divides: likelihood and prior, or the likelihood alone
     )
+    output: Output = None  # what is scored of a network that returns more than a tensor: its place, key or attribute
 
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):
@@ -58,7 +59,10 @@ class Problem:
         if self.temper not in ("posterior", "likelihood"):
             raise ValueError(f"expected temper 'posterior' or 'likelihood', got {self.temper!r}")
         if not isinstance(self.model, Model):
-            object.__setattr__(self, "model", Model(self.model))
+            object.__setattr__(self, "model", Model(self.model, self.output))
+        if self.output not in (None, self.network.output):
+            raise ValueError(f"the model has output={self.network.output!r}, and the problem output={self.output!r}")
+        object.__setattr__(self, "output", self.network.output)
         self.prior.check(self.network.init(Noise.seed(0)).params)
 
     @property
