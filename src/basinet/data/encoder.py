@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +17,7 @@ from .columns import Column
 from .data import Data
 from .table import Table
 from .targets import Classes, Labels, Target
-from .values import listed
+from .values import listed, missing, shown
 
 if TYPE_CHECKING:
     from ..predict import Predictive
@@ -57,8 +59,14 @@ class Encoder(Saved):
                 f"{table.name}: expected the columns of training, got none named {listed(gone)}; "
                 f"there are {listed(table.columns)}"
             )
-        parts = [c.encode(table.columns[c.name], f"{table.name}: column {c.name!r}") for c in self.columns]
-        return torch.from_numpy(np.concatenate(parts, 1)).to(torch.get_default_dtype())
+        widths = [len(column.features) for column in self.columns]
+        inputs = _room(table, sum(widths))
+        begin = 0
+        for column, width in zip(self.columns, widths):
+            part = column.encode(table.columns[column.name], f"{table.name}: column {shown(column.name)}")
+            inputs[:, begin : begin + width] = torch.from_numpy(part)
+            begin += width
+        return inputs
 
     def cells(self, inputs: Tensor) -> np.ndarray:
         """(N, columns) of text: what `inputs` had been in a file, as far as they tell."""
@@ -76,6 +84,11 @@ class Encoder(Saved):
         known = {*self.target.sources, *self.unused, *(column.name for column in self.columns)}
         return tuple(name for name in table.columns if name not in known)
 
+    def empty_rows(self, table: Table) -> int:
+        """How many rows of the table have no input at all."""
+        gone = [missing(table.columns[column.name]) for column in self.columns if column.name in table.columns]
+        return int(np.logical_and.reduce(gone).sum()) if gone else 0
+
     def predictions(self, predictive: Predictive, level: float = 0.9) -> dict[str, Any]:
         """Columns, one row an input, in the target's own units and names.
 
@@ -89,3 +102,23 @@ class Encoder(Saved):
     def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
         """What `bn.score` gives for the encoded targets, in the target's own units; the NLL too, by + log sd."""
         return self.target.scores(scores)
+
+
+def _room(table: Table, width: int) -> Tensor:
+    """An empty (N, width) tensor; refused where it would take more than half of the machine's memory."""
+    dtype = torch.get_default_dtype()
+    size, whole = table.n * width * dtype.itemsize, _memory()
+    if size > whole / 2:
+        raise ValueError(
+            f"{table.name}: {table.n:,} rows of {width:,} inputs would take {size / 2**30:,.1f} GiB, more than half of "
+            f"this machine's memory ({whole / 2**30:,.1f} GiB); drop columns with many values, or take fewer rows"
+        )
+    return torch.empty(table.n, width, dtype=dtype)
+
+
+def _memory() -> float:
+    """Bytes that the machine has, as far as the system says."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
