@@ -19,21 +19,24 @@ from ..families import Delta
 from ..fitted import Maker, problem_for
 from ..posterior import Part, Posterior
 from ..problem import Problem
-from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood
+from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood, Likelihood
+from ..problem.priors import Prior
 from .units import Unit
 
 BYTES = 20 * 2**20  # of the inputs in test.npz
 FEW = 30  # test examples, below which scores are said to be mostly chance
 
 
-def default_problem(splits: Splits, make: Maker | None = None) -> Problem:
+def default_problem(
+    splits: Splits, make: Maker | None = None, likelihood: Likelihood | None = None, prior: Prior | None = None
+) -> Problem:
     """A network, likelihood and prior that fit the data: an MLP, unless `make` makes another network; classes, labels
-    that are there or not, or real numbers with learned noise."""
+    that are there or not, or real numbers with learned noise, unless another likelihood or prior is given."""
     first = leaves(splits.train.inputs)
     if len(first) != 1:
         raise ValueError(f"expected inputs of one tensor for the built-in network, got {len(first)}: pass a problem")
     outputs = splits.classes or splits.train.targets[0].numel()
-    return problem_for(first[0][0].numel(), outputs, splits.kind, make)
+    return problem_for(first[0][0].numel(), outputs, splits.kind, make, likelihood, prior)
 
 
 def kind_of(problem: Problem) -> str:

@@ -104,6 +104,23 @@ class Encoder(Saved):
         return self.target.scores(scores)
 
 
+def check_encoder(encoder: object) -> None:
+    """Raises ValueError where what a file held is no encoder, or one that no table can have led to."""
+    if not isinstance(encoder, Encoder) or not isinstance(encoder.target, Target):
+        raise ValueError("expected an encoder with a target")
+    if not encoder.columns or not all(isinstance(column, Column) for column in encoder.columns):
+        raise ValueError("expected columns")
+    for part in (encoder.target, *encoder.columns):
+        for field, value in vars(part).items():
+            wrong = not (math.isfinite(value) and abs(value) < 1e300) if isinstance(value, (int, float)) else False
+            wrong |= field == "sd" and not (isinstance(value, (int, float)) and value > 0)
+            wrong |= field == "mean" and not isinstance(value, (int, float))
+            wrong |= field == "name" and not isinstance(value, str)
+            wrong |= field in ("values", "columns") and not (value and all(isinstance(v, str) for v in value))
+            if wrong:
+                raise ValueError(f"expected a sensible {field} of {type(part).__name__}, got {shown(value)}")
+
+
 def _room(table: Table, width: int) -> Tensor:
     """An empty (N, width) tensor; refused where it would take more than half of the machine's memory."""
     dtype = torch.get_default_dtype()
