@@ -184,6 +184,7 @@ def evaluate(
     device: Device = None,
 ) -> None:
     """Score the predictions for a file against its target, in the target's units."""
+    from ..compare.folder import finite
     from ..data import read_table
     from ..fitted import Fitted, checksum
     from ..pool import append_record, describe
@@ -211,5 +212,5 @@ def evaluate(
         if place is not None:
             recipe = describe(posterior.recipe)
             record = {"data": file.name, "checksum": digest, "recipe": recipe, "members": len(posterior), "seed": seed}
-            append_record(place, {**record, "trained_on": fitted.checksum, "scores": scores})
+            append_record(place, finite({**record, "trained_on": fitted.checksum, "scores": scores}))
             tell(f"Record: {place}")
