@@ -43,6 +43,17 @@ def test_more_inputs_than_rows_are_no_leak():
     assert leaks(train, val, [f"c{i}" for i in range(300)], "real") == []
 
 
+def test_inputs_that_are_equal_or_without_spread_are_no_leak():
+    r = np.random.default_rng(5)
+    y = r.normal(size=60)
+    x = np.stack([np.zeros(60), np.full(60, 1e30), *[r.normal(size=60)] * 3], 1)
+    for inputs in (x, x[:, :1], np.zeros((60, 100))):
+        train, val, _ = parts_of(inputs, y)
+        assert leaks(train, val, [f"c{i}" for i in range(100)], "real") == []
+    flat = [Data(part.inputs, part.targets[:, 0]) for part in (train, val)]  # targets (N,)
+    assert leaks(flat[0], flat[1], [f"c{i}" for i in range(100)], "real") == []
+
+
 def test_a_leak_among_very_many_columns_takes_little_memory():
     r = np.random.default_rng(2)
     x = r.normal(size=(60, 20_000))

@@ -97,7 +97,7 @@ def leaks(train: Data, val: Data | None, names: Sequence[str], kind: str) -> lis
     if alone or kind != "real" or val is None or val.n < 2:
         return alone
     line = linear_fit(train, val)
-    if line.r2 < LINEAR:
+    if not line.r2 >= LINEAR:
         return []
     strength = line.weights.abs()
     most = [i for i in strength.argsort(descending=True).tolist() if strength[i] > 0.05 * strength.max()]
@@ -110,11 +110,11 @@ def leaks(train: Data, val: Data | None, names: Sequence[str], kind: str) -> lis
 def linear_fit(train: Data, val: Data) -> Fitted:
     """Least squares on training rows, R^2 on validation rows; some of either, where they are many."""
     rows = min(_ROWS, max(FEWEST, _CELLS // max(1, train.inputs.shape[1])))
-    x, y = (t[:rows].double().cpu().reshape(len(t[:rows]), -1) for t in (train.inputs, train.targets[:, :1]))
-    new, truth = (t[:rows].double().cpu().reshape(len(t[:rows]), -1) for t in (val.inputs, val.targets[:, :1]))
+    x, new = (data.inputs[:rows].double().cpu() for data in (train, val))
+    y, truth = (data.targets.reshape(data.n, -1)[:rows, :1].double().cpu() for data in (train, val))
     middle, mean = x.mean(0), y.mean(0)
     x, y = x - middle, y - mean
-    small = 1e-10 * x.square().sum().clamp(min=1e-300) * torch.ones((), dtype=x.dtype)
+    small = 1e-10 * x.square().sum() + 1e-12  # where inputs repeat each other, or are all equal
     if x.shape[1] <= x.shape[0]:
         weights = torch.linalg.solve(x.T @ x + small * torch.eye(x.shape[1]), x.T @ y)
     else:
