@@ -143,7 +143,8 @@ def _groups(table: Table, name: str) -> np.ndarray:
     values = table.column(name)
     label = f"{table.name}: column {shown(name)}"
     refuse(missing(values), values, label, "split by group expected a value in every row")
-    return np.unique(np.array(texts(values), np.str_), return_inverse=True)[1]
+    numbers: dict[str | None, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in texts(values)])
 
 
 def _by_group(
