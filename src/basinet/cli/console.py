@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False, "highlight": False}  # words of users, printed as they are
 _SIMPLER = {"±": "+-", "−": "-", "–": "-", "…": "...", "×": "x", "≤": "<=", "≥": ">=", "²": "^2", "’": "'", "→": "->"}
@@ -18,6 +19,10 @@ _SIMPLER = {"±": "+-", "−": "-", "–": "-", "…": "...", "×": "x", "≤": 
 class SafeConsole(Console):
     """A console on which names from files cannot move the cursor, ring or change colours, and that writes what its
     encoding has no sign for in other signs."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Strings are made readable before they are measured, so that no table cuts them."""
+        return super().render_str(readable(text, self.encoding), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
