@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -127,20 +127,20 @@ class Fitted:
         if not folder.is_dir():
             raise FileError(folder, "expected the folder of a posterior fitted to a file; there is none")
         found = read_json(folder / TABLE)
-        if found.get("posterior") != fingerprint(read_json(folder / MANIFEST)):
+        if not isinstance(found, dict) or found.get("posterior") != fingerprint(read_json(folder / MANIFEST)):
             raise FileError(folder / TABLE, f"it belongs to another posterior than {MANIFEST}: fit again")
         if found.get("model") and make is None:
             raise FileError(folder, f"it was fitted with a network of its own: pass --model {found['model']}")
         try:
             encoder = decode(found["encoder"], {})
             check_encoder(encoder)
-            network = make or default_network(encoder.target.what, found.get("hidden"))
-            outputs = int(found.get("outputs", encoder.target.outputs))
+            hidden, outputs = _sizes(found, encoder)
             file, digest, model = (found.get(key) for key in ("file", "checksum", "model"))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise FileError(folder / TABLE, f"it is damaged: {error}") from error
+        network = make or default_network(encoder.target.what, hidden)
         posterior = load(folder, lambda: network(len(encoder.features), outputs), device)
-        return Fitted(posterior, encoder, str(file), str(digest), model, found.get("hidden"))
+        return Fitted(posterior, encoder, str(file), str(digest), model, hidden)
 
     def predict(
         self, table: Table, level: float = 0.9, samples: int | None = None, seed: int = 0
@@ -162,6 +162,15 @@ class Fitted:
             else np.concatenate([p[name] for p in parts])
             for name, first in parts[0].items()
         }
+
+
+def _sizes(found: dict[str, Any], encoder: Encoder) -> tuple[tuple[int, ...] | None, int]:
+    """The hidden layers of the built-in network, None for the default ones, and how many outputs it has."""
+    hidden, outputs = found.get("hidden"), found.get("outputs", encoder.target.outputs)
+    sizes = [outputs, *(hidden if isinstance(hidden, list) else [] if hidden is None else [hidden])]
+    if not all(type(size) is int and 0 < size < 10**7 for size in sizes):
+        raise ValueError(f"expected sizes of layers, got {sizes}")
+    return None if hidden is None else tuple(hidden), outputs
 
 
 def checksum(path: Path) -> str:

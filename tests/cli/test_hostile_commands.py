@@ -9,6 +9,7 @@ from hostile import NAMES, Outcome, compare_words, fit_words, later_words, write
 from typer.testing import CliRunner
 
 from basinet.cli import app
+from basinet.pool import read_json, write_json
 
 runner = CliRunner()
 
@@ -50,3 +51,29 @@ def test_random_commands_on_random_files(seed, tmp_path):
 @pytest.mark.parametrize("seed", range(1000, 1600))
 def test_more_random_commands_on_random_files(seed, tmp_path):
     check(seed, tmp_path)
+
+
+def changed(r, value):
+    """A JSON value with one thing in it changed, removed or added."""
+    if isinstance(value, dict) and value and r.random() < 0.95:
+        key = r.choice(list(value))
+        kept = {k: v for k, v in value.items() if k != key}
+        return kept if r.random() < 0.1 else {**kept, key: changed(r, value[key])}
+    if isinstance(value, list) and value and r.random() < 0.9:
+        place = r.randrange(len(value))
+        return [*value[:place], *([] if r.random() < 0.1 else [changed(r, value[place])]), *value[place + 1 :]]
+    return r.choice((None, 0, -1, 1e400, -1e-320, 10**400, "", "x", [], {}, True, [[[]]], {"a": 1}, "column/Number"))
+
+
+def test_a_table_file_with_anything_changed_is_a_result_or_a_line(tmp_path):
+    r = random.Random(0)
+    lines = [f"{r.gauss(0, 1)!r},{r.choice('abc')},2024-01-{i % 28 + 1:02},{r.gauss(0, 1)!r}" for i in range(40)]
+    file, fitted = tmp_path / "t.csv", tmp_path / "fitted"
+    file.write_text("\n".join(["number,name,day,y", *lines]))
+    made = outcome(["fit", str(file), "--target", "y", "--members", "1", "--set", "epochs=1", "--out", str(fitted)])
+    assert made.status == 0, made.output
+    whole = read_json(fitted / "table.json")
+    for attempt in range(100):
+        write_json(fitted / "table.json", changed(r, whole))
+        one = outcome(["predict", str(fitted), str(file), "--out", str(tmp_path / "p.csv")])
+        assert one.clean, f"attempt {attempt}: {one.error!r}\n{(fitted / 'table.json').read_text()[:3000]}"

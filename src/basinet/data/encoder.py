@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.registry import Saved
-from .columns import Column
+from .columns import Column, Date
 from .data import Data
 from .table import Table
 from .targets import Classes, Labels, Target
@@ -110,15 +110,29 @@ def check_encoder(encoder: object) -> None:
         raise ValueError("expected an encoder with a target")
     if not encoder.columns or not all(isinstance(column, Column) for column in encoder.columns):
         raise ValueError("expected columns")
+    if not _FITS["tuple[str, ...]"](encoder.unused):
+        raise ValueError("expected names of columns that are not used")
     for part in (encoder.target, *encoder.columns):
-        for field, value in vars(part).items():
-            wrong = not (math.isfinite(value) and abs(value) < 1e300) if isinstance(value, (int, float)) else False
-            wrong |= field == "sd" and not (isinstance(value, (int, float)) and value > 0)
-            wrong |= field == "mean" and not isinstance(value, (int, float))
-            wrong |= field == "name" and not isinstance(value, str)
-            wrong |= field in ("values", "columns") and not (value and all(isinstance(v, str) for v in value))
-            if wrong:
-                raise ValueError(f"expected a sensible {field} of {type(part).__name__}, got {shown(value)}")
+        for field in fields(part):  # type: ignore[arg-type]
+            value, kind = getattr(part, field.name), str(field.type)
+            fits = _FITS[kind.removesuffix(" | None")](value) or (value is None and kind.endswith("None"))
+            fits = fits and not (field.name == "sd" and value <= 0)
+            fits = fits and not (field.name in ("values", "columns") and len(set(value)) < max(1, len(value)))
+            if not fits:
+                raise ValueError(f"expected {field.name} of a {type(part).__name__} as {kind}, got {shown(value)}")
+        if isinstance(part, Date) and part.fill is not None:
+            np.datetime64(part.fill, "us")  # raises where it is no date
+    names = [column.name for column in encoder.columns]
+    if len(set(names)) < len(names):
+        raise ValueError("expected a name of its own for each column")
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {  # what a field holds, by its annotation
+    "str": lambda v: isinstance(v, str),
+    "bool": lambda v: isinstance(v, bool),
+    "float": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < 1e305,
+    "tuple[str, ...]": lambda v: isinstance(v, tuple) and all(isinstance(word, str) for word in v),
+}
 
 
 def _room(table: Table, width: int) -> Tensor:

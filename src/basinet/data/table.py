@@ -95,7 +95,8 @@ def write_table(columns: Mapping[str, np.ndarray | list[str]], path: Path | str,
         writer.writerow(map(_no_formula, columns))
         for begin in range(0, rows, step):
             some = [column[begin : begin + step] for column in columns.values()]
-            cells = [[_no_formula(v) if isinstance(v, str) else f"{v:.9g}" for v in column] for column in some]
+            plain = [column.tolist() if isinstance(column, np.ndarray) else column for column in some]
+            cells = [[_no_formula(v) if isinstance(v, str) else f"{v:.9g}" for v in column] for column in plain]
             writer.writerows(zip(*cells))
 
 
