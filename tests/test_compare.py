@@ -467,7 +467,7 @@ def test_the_summary_has_means_errors_paired_differences_and_fronts(run):
     for row in found.summary:
         mine = [r["scores"]["nll"] for r in records if r["method"] == row["method"]]
         assert row["nll"] == pytest.approx(np.mean(mine)) and row["seeds"] == 2 and row["n"] == 30
-        assert row["nll_se"] == pytest.approx(np.std(mine, ddof=1) / 2**0.5)
+        assert "nll_se" not in row  # of two seeds, which may be close by chance
         assert row["reference"] == best["method"]
         assert row["difference"] == pytest.approx(row["nll"] - best["nll"], abs=1e-6)
         assert row["low"] <= row["difference"] <= row["high"]

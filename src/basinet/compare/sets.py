@@ -14,6 +14,7 @@ from ..engine import Method
 from ..posterior import Posterior
 from ..predict import ClassPredictive, NumberPredictive, Predictive
 from ..predict.conformal import needed, promised
+from .rows import base_of
 from .units import Unit
 
 EXAMPLES = 1000  # predicted at a time
@@ -21,12 +22,23 @@ LEVEL = 0.9
 FEWEST = 5  # times what a level needs: a fifth of the examples chooses the penalty of raps
 
 
-def sets(posterior: Posterior, method: Method | None, splits: Splits, unit: Unit) -> list[dict[str, Any]]:
+def why_none(looked: bool, posterior: Posterior, splits: Splits) -> str:
+    """Why a posterior has no sets, whose method `looked` at the validation part or did not; empty where it has."""
+    val, test = splits.val, splits.test
+    if not kinds_of(posterior):
+        return "its targets are labels"
+    if looked:
+        return "it was tuned on the validation examples, which then cannot calibrate"
+    if val is None or val.n < FEWEST * needed(LEVEL):
+        return f"fewer than {FEWEST * needed(LEVEL)} validation examples are too few to calibrate"
+    if test.targets.dim() > 2 or test.weights is not None:
+        return "its targets are fields, or weighted"
+    return ""
+
+
+def sets(posterior: Posterior, splits: Splits, unit: Unit) -> list[dict[str, Any]]:
     """One entry a kind: coverage with a 95 % interval (of calibration and test examples together), and mean size."""
     val, test = splits.val, splits.test
-    looked = method is not None and looks_at_val(method)
-    if looked or val is None or val.n < FEWEST * needed(LEVEL) or test.targets.dim() > 2 or test.weights is not None:
-        return []
     found = []
     for kind in kinds_of(posterior):
         calibrated = conformal(posterior, val, kind, LEVEL)
@@ -45,9 +57,13 @@ def sets(posterior: Posterior, method: Method | None, splits: Splits, unit: Unit
     return found
 
 
-def looks_at_val(method: Method) -> bool:
-    """Whether a method stops or tunes by validation examples, which then cannot calibrate anything."""
-    return "val" in method.needs or method.best
+def looks_at_val(method: Method | None, started: bool = False) -> bool:
+    """Whether a method, or what it starts from unless it was `started` from something else, stops or tunes by
+    validation examples, which then cannot calibrate anything."""
+    if method is None:
+        return False
+    own = "val" in method.needs or method.best
+    return own or (not started and looks_at_val(base_of(method)))
 
 
 def _of(predictive: Predictive, targets: Tensor) -> tuple[Tensor, Tensor]:

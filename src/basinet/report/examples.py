@@ -64,7 +64,7 @@ def _orders(run: Run, arrays: Arrays) -> dict[str, np.ndarray]:
     """Numbers of examples: the most uncertain, and the most surprising, or for classes wrong ones by confidence."""
     doubt = _doubt(arrays)
     orders = {} if doubt is None else {"uncertain": np.argsort(-doubt, kind="stable")[:EACH]}
-    if run.kind == "classes" and "confidence" in arrays and "correct" in arrays:
+    if run.kind == "classes" and "correct" in arrays and arrays["correct"].ndim == 1:
         wrong = np.flatnonzero(~arrays["correct"].astype(bool))
         orders["wrong"] = wrong[np.argsort(-arrays["confidence"][wrong], kind="stable")][:EACH]
     else:
