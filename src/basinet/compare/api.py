@@ -180,7 +180,7 @@ def carry_out(
 ) -> Comparison:
     """Makes the records that are missing, and their summary, which is also in `out`."""
     if against is not None and str(against).lower() not in (labels := [row.label.lower() for row in rows]):
-        raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(against, labels)}")
+        raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(str(against), labels)}")
     if budget is not None:
         setting, rows = within(setting, rows, out, Budget.read(budget), say)
     records = list(records_of(setting, rows, out, say))

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ..conformal import conformal, kinds_of
+from ..data import Data
 from ..data.datasets import Splits
 from ..engine import Method
 from ..posterior import Posterior
 from ..predict import ClassPredictive, NumberPredictive, Predictive
-from ..predict.conformal import needed, promised
+from ..predict.conformal import OF_CLASSES, needed, promised
 from .rows import base_of
 from .units import Unit
 
@@ -41,20 +42,25 @@ def sets(posterior: Posterior, splits: Splits, unit: Unit) -> list[dict[str, Any
     val, test = splits.val, splits.test
     found = []
     for kind in kinds_of(posterior):
-        calibrated = conformal(posterior, val, kind, LEVEL)
-        assert calibrated.conformal is not None
-        held, sizes = [], []
-        for begin in range(0, test.n, EXAMPLES):
-            piece = test.take(slice(begin, begin + EXAMPLES))
-            inside, size = _of(calibrated.predict(piece.inputs), piece.targets)
-            held.append(inside)
-            sizes.append(size)
-        coverage, n = float(torch.cat(held).double().mean()), calibrated.conformal.n
-        error = 1.96 * promised(n, test.n, LEVEL)[1]
-        size = unit.power(torch.cat(sizes).double().mean(), 0 if kind in ("aps", "raps") else 1)
-        told = {"kind": kind, "level": LEVEL, "coverage": coverage, "size": float(size), "n": n}
-        found.append(told | {"low": max(0.0, coverage - error), "high": min(1.0, coverage + error)})
+        found.append(held_by(conformal(posterior, val, kind, LEVEL), test, unit))
     return found
+
+
+def held_by(calibrated: Posterior, test: Data, unit: Unit) -> dict[str, Any]:
+    """How often the sets of a calibrated posterior hold the truth of test examples, and their mean size."""
+    rule = calibrated.conformal
+    assert rule is not None
+    held, sizes = [], []
+    for begin in range(0, test.n, EXAMPLES):
+        piece = test.take(slice(begin, begin + EXAMPLES))
+        inside, size = _of(calibrated.predict(piece.inputs), piece.targets)
+        held.append(inside)
+        sizes.append(size)
+    coverage = float(torch.cat(held).double().mean())
+    error = 1.96 * promised(rule.n, test.n, rule.level)[1]
+    size = unit.power(torch.cat(sizes).double().mean(), 0 if rule.kind in OF_CLASSES else 1)
+    told = {"kind": rule.kind, "level": rule.level, "coverage": coverage, "size": float(size), "n": rule.n}
+    return told | {"low": max(0.0, coverage - error), "high": min(1.0, coverage + error)}
 
 
 def looks_at_val(method: Method | None, started: bool = False) -> bool:

@@ -106,7 +106,6 @@ SETS = {
     "scaled": "split conformal intervals, scaled by the predictive sd",
     "split": "split conformal intervals",
     "cqr": "conformalised quantiles (CQR)",
-    "threshold": "sets of all classes above a threshold",
     "aps": "adaptive prediction sets (APS)",
     "raps": "regularised adaptive sets (RAPS)",
 }

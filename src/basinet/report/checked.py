@@ -4,13 +4,14 @@ computed from it, so that the rest of the report never sees it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
 LARGEST = 1e150  # of numbers: the squares of larger ones are infinite
-LONGEST = 500  # characters of a name
+LONGEST = 120  # characters of a name
 
 
 def record(found: Any) -> dict[str, Any] | None:
@@ -58,7 +59,9 @@ def examples(found: Mapping[str, np.ndarray], info: Mapping[str, Any]) -> Arrays
 def name(text: str) -> str:
     """A name as the page can show it: not too long, and of characters that can be written."""
     plain = text.encode("utf-8", "replace").decode()
-    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
+    if len(plain) <= LONGEST:
+        return plain
+    return f"{plain[: LONGEST - 10]}… {sha256(plain.encode()).hexdigest()[:8]}"  # different names stay different
 
 
 def _fields(found: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .checked import name
 from .png import data_uri
 from .run import Arrays, Row, Run
 from .words import number
@@ -132,7 +133,7 @@ def _share(p: float) -> str:
 
 def _values(row: np.ndarray) -> list[str]:
     if row.dtype.kind == "U":  # cells of a file, as they were
-        return [str(v) for v in row[:COLUMNS]]
+        return [name(str(v)) for v in row[:COLUMNS]]
     return [number(float(v)) for v in np.asarray(row).reshape(-1)[:COLUMNS]]
 
 

@@ -14,6 +14,8 @@ from .trust import trust_of
 from .verdict import as_good, called, cost, falling, recommended
 from .words import listed, number
 
+SMALL = 0.02  # of an error: what another row has less of it is neglected
+
 
 def summary(run: Run) -> list[tuple[str, str]]:
     """Questions and their answers, in the order a person asks."""
@@ -182,14 +184,15 @@ def _rest(run: Run, share: str) -> str:
 
 
 def _less_error(run: Run) -> Row | None:
-    """A row whose errors are smaller than those of the best beyond chance, though its NLL is not."""
+    """A row whose errors are smaller than those of the best beyond chance and by more than SMALL of them, though its
+    NLL is not."""
     best, targets = run.rows[0], run.test.get("targets")
     for row in run.rows[1:]:
         gaps = [_errors(run, a, targets, b) for a, b in zip(best.arrays, row.arrays)]
         usable = [g for g in gaps if g is not None]
         if usable and len({len(g) for g in usable}) == 1:
             [d] = paired_differences(np.stack(usable)[..., None])
-            if d.low > 0:
+            if d.low > 0 and d.mean > SMALL * _error(run, best):
                 return row
     return None
 
@@ -205,6 +208,11 @@ def _errors(run: Run, own: Arrays, targets: np.ndarray | None, other: Arrays) ->
     first, second = ((a["mean"].astype(np.float64) - targets) ** 2 for a in (own, other))
     with np.errstate(invalid="ignore", over="ignore"):
         return (first - second).reshape(len(targets), -1).mean(1)
+
+
+def _error(run: Run, row: Row) -> float:
+    """The mean squared error, or the share of wrong answers."""
+    return row.value("rmse") ** 2 if run.kind == "real" else 1 - row.value("accuracy")
 
 
 def _percent(share: float) -> str:
