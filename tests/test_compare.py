@@ -17,7 +17,7 @@ from basinet.compare.table import _on_front
 from basinet.compare.units import unit_in
 from basinet.data import Data, Splits
 from basinet.data.toys import gaussians
-from basinet.engine.method import Entry, patience_of
+from basinet.engine.method import Entry
 from basinet.pool import read_records
 
 torch.set_num_threads(1)
@@ -412,7 +412,7 @@ def test_what_a_method_starts_from_may_have_looked_at_validation_data(recipe, lo
     from basinet.compare.sets import looks_at_val
 
     assert looks_at_val(recipe) == looks
-    own = patience_of(recipe) is not None or "val" in recipe.needs
+    own = recipe.best or "val" in recipe.needs
     assert looks_at_val(recipe, started=True) == own  # what it would start from is not run
     if looks:
         with pytest.raises(ValueError, match="tunes on the validation rows"):

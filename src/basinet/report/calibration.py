@@ -106,6 +106,7 @@ SETS = {
     "scaled": "split conformal intervals, scaled by the predictive sd",
     "split": "split conformal intervals",
     "cqr": "conformalised quantiles (CQR)",
+    "lac": "sets of all classes above one probability (LAC)",
     "aps": "adaptive prediction sets (APS)",
     "raps": "regularised adaptive sets (RAPS)",
 }
