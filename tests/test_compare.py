@@ -2,7 +2,10 @@
 
 import json
 import math
+import shutil
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -319,6 +322,29 @@ def test_damaged_records_and_arrays_are_made_again_from_the_pool(tmp_path, monke
         assert arrays.read_bytes()[:2] == b"PK" and arrays_of(tmp_path, read_records(first)[0])["log_prob"].size == 30
     assert sorted((tmp_path / "pool").rglob("*.safetensors")) == files
     assert [file.stat().st_mtime_ns for file in files] == before  # nothing was trained again
+
+
+@pytest.mark.filterwarnings("ignore:.*cast.*")  # of the alterations themselves
+def test_an_altered_run_folder_is_put_right_or_refused_in_words(tmp_path):
+    sys.path.insert(0, str(Path(__file__).parent / "report"))
+    from altered import alter
+
+    first = bn.compare(classes(), ENTRIES[:2], model=small, out=tmp_path / "whole")
+    right = 0
+    for seed in range(60):
+        shutil.copytree(tmp_path / "whole", tmp_path / "run")
+        what = alter(tmp_path / "run", seed)
+        try:
+            found = bn.compare(classes(), ENTRIES[:2], model=small, out=tmp_path / "run")
+            assert found["nll"] == pytest.approx(first["nll"], rel=1e-6), what
+            right += 1
+        except (ValueError, OSError):  # one clean line of the command
+            pass
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {what}") from error
+        finally:
+            shutil.rmtree(tmp_path / "run")
+    assert right > 40
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ class RunFolder:
     ) -> None:
         self.path, self.of = path, of
         before = read_run(path)
+        if self._records.exists() and not self._records.is_file():
+            raise FileError(self._records, "expected a file of records: give another --out")
         old, damaged = salvage_records(self._records) if before is not None and self._records.exists() else ([], 0)
         self.about = {
             "format": FORMAT,
@@ -145,6 +147,8 @@ def read_run(path: Path) -> dict[str, Any] | None:
                 "changed; give another --out (its pool can be moved there: members are not trained again)",
             )
         return None
+    if not file.is_file():
+        raise FileError(file, "expected the file of a run, got something else: give another --out")
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         number = int(found["format"])
