@@ -113,3 +113,17 @@ def test_errors_that_another_row_does_not_make_are_no_noise(tmp_path):
     np.savez(path, **arrays)
     changed(folder, best, spread="posterior")
     assert f"not all noise: {other} makes smaller errors" in about(folder)
+
+
+def test_a_reference_that_is_better_is_said_to_be_and_is_never_taken_for_a_posterior(tmp_path):
+    labels = {"MAP": (1, 4.0, 3.0), "boosting (no posterior)": (1, 0.1, 1.0)}
+    changed(make_run(tmp_path, labels=labels), "boosting (no posterior)", reference=True, draws=0, steps=0)
+    run = read_run(tmp_path)
+    assert run.rows[0].reference and run.leader.name == "MAP" == recommended(run).name
+    assert verdict(run).startswith(
+        "Use boosting (no posterior), or train longer: it predicts better than every network"
+    )
+    assert "not all noise: boosting (no posterior) makes smaller errors" in about(tmp_path)
+    alike(tmp_path, "MAP", "boosting-no-posterior-")
+    said = verdict(read_run(tmp_path))
+    assert said.startswith("Use MAP if you need a posterior; boosting (no posterior) does as well")

@@ -20,10 +20,12 @@ from ..fitted import Maker
 from ..pool.files import atomically
 from ..posterior import Posterior
 from ..problem import Problem
+from ..problem.likelihoods import Categorical, Gaussian
 from .budget import Budget
 from .folder import finite
 from .frame import Frame
 from .problems import default_problem, given_weights, kind_of, settled, suspicions
+from .references import offered
 from .rows import Asked, Row, choose
 from .run import Setting, records_of, within
 from .table import legend, summarise, table, tidy, unfinished
@@ -76,7 +78,8 @@ def compare(
 
     `data` is a built-in set by name, an image set in a `folder`, a csv, parquet or npz file with the column `target`
     (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None takes those that all
-    methods offer and that do not take long, "all" takes all. The network is an MLP, or what `model(inputs, outputs)`
+    methods offer and that do not take long, beside references that are no posterior ("constant", "linear" and
+    "boosting"), "all" takes all. The network is an MLP, or what `model(inputs, outputs)`
     makes, or that of a `problem`. `start` are weights trained elsewhere, a posterior of one member or a file of them:
     methods that begin at trained weights start there, and what trains from scratch has to be asked for by name.
 
@@ -132,9 +135,15 @@ class Asking(NamedTuple):
             here = given if isinstance(given, Posterior) else given_weights(Path(given), problem)
             start = settled(here, splits.val)
             both("weights that were trained elsewhere may have seen the test part: if so, all scores flatter")
-        chosen = choose(methods, self.members, splits.train.n, start is not None, kind_of(problem))
+        kind = kind_of(problem)
+        able, waiting = offered(splits, kind) if isinstance(problem.likelihood, (Categorical, Gaussian)) else ([], [])
+        chosen = choose(methods, self.members, splits.train.n, start is not None, kind, able)
         for line in chosen.lines:
             both(line)
+        if methods is None and start is None and waiting:
+            warn(
+                f"left out, since they take long here or need scikit-learn (--methods NAME asks): {', '.join(waiting)}"
+            )
         seeds = range(self.seed, self.seed + self.seeds) if isinstance(self.seeds, int) else self.seeds
         shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command))
         return Setting(splits, problem, *shared), chosen.rows

@@ -11,6 +11,7 @@ from ..engine import Method
 from ..engine.method import Entry, plan_of, short
 from ..methods import discover
 from ..methods.map import MAP
+from .references import MARK, NAMES
 
 ENOUGH = 80  # trainings of one network, by default: rows that do not fit into them have to be asked for
 MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
@@ -25,11 +26,12 @@ class Row(NamedTuple):
     """A row of the table: a recipe, so many members of it, and whether it starts from weights that were given."""
 
     label: str
-    recipe: Method | None  # None: the given weights as they are
+    recipe: Method | None  # None: the given weights as they are, or a reference
     members: int
     started: bool = False
     told: str = ""  # how the budget was spent on it
     tempered: bool = False  # whether its predictions get a temperature
+    reference: str = ""  # the name of what is no posterior: constant, linear or boosting
 
 
 class Chosen(NamedTuple):
@@ -40,7 +42,12 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    asked: str | Sequence[Asked] | None, members: int | None, n: int, started: bool, kind: str = "classes"
+    asked: str | Sequence[Asked] | None,
+    members: int | None,
+    n: int,
+    started: bool,
+    kind: str = "classes",
+    references: Sequence[str] = (),
 ) -> Chosen:
     """The rows of a comparison on n training examples, whose targets are of a `kind`: classes, labels or real.
 
@@ -48,7 +55,8 @@ def choose(
     but those that take long, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given
     weights (`started`), methods that begin at trained weights take those, and rows that train networks of their own
     have to be asked for. Where there are probabilities to temper, one network and the ensemble of them also come with a
-    temperature; "tempered" before a name asks for that of any row.
+    temperature; "tempered" before a name asks for that of any row. `references` are rows that are no posterior, which
+    come unless others were asked for.
     """
     members = MEMBERS if members is None and asked is None else members
     offered = {name: [_sized(e, members) for e in cls.lineup()] for name, cls in discover().items()}
@@ -61,6 +69,7 @@ def choose(
         if not wanted:
             rows, left = _affordable(rows, n)
             lines += [_told(left)] if left else []
+        rows = [*rows, *(_reference(name) for name in references if not started)]
     else:
         rows = [row for one in wanted for row in _asked(one, offered, members, started, kind)]
         lines = [f"{row.label}: trains networks of its own, beside the given one" for row in rows if _trains(row)]
@@ -116,6 +125,10 @@ def _offered(row: Row, kind: str) -> list[Row]:
     return [row, *([_tempered(row)] if plain and kind in TEMPERABLE else [])]
 
 
+def _reference(name: str) -> Row:
+    return Row(f"{name}{MARK}", None, 1, reference=name)
+
+
 def _tempered(row: Row) -> Row:
     return row._replace(label=f"{TEMPERED} {row.label}", tempered=True)
 
@@ -155,6 +168,8 @@ def _asked(
     if isinstance(one, Method):
         single = Row(short(one), one, 1, started and base_of(one) is not None)
         return [single] if members is None else [Row(short(one), one, members)]
+    if one.lower().removesuffix(MARK) in NAMES:
+        return [_reference(one.lower().removesuffix(MARK))]
     for name, entries in offered.items():
         if name.lower() == one.lower():
             rows = [_row(entry, started) for entry in entries]
@@ -163,7 +178,7 @@ def _asked(
     for label, entry in labels.items():
         if label.lower() == one.lower():
             return [_row(entry, started)]
-    raise ValueError(f"unknown method {one!r}.{did_you_mean(one, [*offered, *labels])}")
+    raise ValueError(f"unknown method {one!r}.{did_you_mean(one, [*offered, *labels, *NAMES])}")
 
 
 def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:

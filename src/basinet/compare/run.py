@@ -23,8 +23,9 @@ from ..temper import temper
 from .budget import Budget, record, spent
 from .ended import training_of
 from .folder import RunFolder, read_run
-from .measure import measure
+from .measure import measure, measure_function
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
+from .references import fit_reference
 from .rows import Row, base_of, plan_steps
 from .sets import looks_at_val, sets, why_none
 from .units import unit_in
@@ -138,6 +139,8 @@ def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Sa
 def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """A row's record and arrays, for one seed."""
     splits, n = setting.splits, setting.splits.train.n
+    if row.reference:
+        return _referred(setting, row, seed)
     began = time.perf_counter()
     fitted = _fitted(setting, row.recipe, row, seed, pool)
     posterior, tempering = fitted.posterior, 0.0
@@ -173,6 +176,35 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
     unset = why_none(row.tempered or looks_at_val(row.recipe, row.started), posterior, splits)
     made |= {"unset": unset} if unset else {"sets": sets(posterior, splits, unit_of(splits))}
     return made | ({"ood": found.ood} if found.ood else {}) | ({"told": row.told} if row.told else {}), found.arrays
+
+
+def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The record and arrays of what is no posterior."""
+    splits = setting.splits
+    began = time.perf_counter()
+    predict = fit_reference(row.reference, splits, kind_of(setting.problem), seed)
+    seconds = time.perf_counter() - began
+    found = measure_function(predict, splits, unit_of(splits), seed)
+    made = {
+        "data": splits.name,
+        "method": row.label,
+        "recipe": None,
+        "reference": True,
+        "members": 1,
+        "asked": 1,
+        "tempered": False,
+        "seed": seed,
+        "n_train": splits.train.n,
+        "n_test": splits.test.n,
+        "scores": found.scores,
+        "fit_seconds": seconds,
+        "own_seconds": seconds,
+        "predict_seconds": found.seconds,
+        "steps": 0,
+        "draws": 0,
+        "unset": "it is no posterior",
+    }
+    return made | ({"ood": found.ood} if found.ood else {}), found.arrays
 
 
 class _Fitted(NamedTuple):
@@ -233,4 +265,6 @@ def _thinned(curves: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _name(row: Row) -> str:
+    if row.reference:
+        return "no posterior"
     return "as it is" if row.recipe is None else type(row.recipe).__name__

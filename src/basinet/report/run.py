@@ -37,6 +37,11 @@ class Row:
         return max(_members(r) for r in self.records)
 
     @property
+    def reference(self) -> bool:
+        """Whether it is no posterior, but a simple model to hold them against."""
+        return all(r.get("reference") is True for r in self.records)
+
+    @property
     def told_members(self) -> str:
         """How many there are, and of how many that were asked for."""
         found, asked = sorted({_members(r) for r in self.records}), _asked(self.records[0])
@@ -127,6 +132,11 @@ class Run:
     def failed(self) -> dict[str, str]:
         """Rows that could not be fitted, and why."""
         return dict(self.info.get("failed") or {})
+
+    @property
+    def leader(self) -> Row:
+        """The best row that is a posterior; the best of all where none is."""
+        return next((row for row in self.rows if not row.reference), self.rows[0])
 
     @cached_property
     def differences(self) -> dict[str, Difference]:

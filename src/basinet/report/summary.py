@@ -28,10 +28,10 @@ def _answers(run: Run, told: dict[str, Difference]) -> Iterator[tuple[str, str]]
     yield "What won?", _winner(run)
     yield "Is the difference real?", _real(run, told)
     yield "What is the cheapest that does as well?", _cheapest(run)
-    trust = trust_of(run, run.rows[0])
+    trust = trust_of(run, run.leader)
     yield "How far can it be trusted?", "" if trust is None else trust.said
-    yield "Does it notice what it has not seen?", _noticed(run.rows[0])
-    if math.isfinite(run.rows[0].value("epistemic")):
+    yield "Does it notice what it has not seen?", _noticed(run.leader)
+    if math.isfinite(run.leader.value("epistemic")):
         yield "What is its uncertainty about?", _about(run)
 
 
@@ -150,7 +150,7 @@ def _noticed(best: Row) -> str:
 
 
 def _about(run: Run) -> str:
-    best = run.rows[0]
+    best = run.leader
     what = "variance" if run.kind == "real" else "entropy"
     whole = best.value(what)
     share = max(0.0, best.value("epistemic") / whole) if whole > 0 else math.nan
@@ -174,7 +174,7 @@ def _about(run: Run) -> str:
 
 def _rest(run: Run, share: str) -> str:
     """What the part that is not about the weights is: noise, but for what training or another row would still tell."""
-    best = run.rows[0]
+    best = run.leader
     if best.name in falling(run):
         return f"{share} is not all noise: training had not ended, and would have explained more of it."
     better = _less_error(run)
@@ -186,8 +186,8 @@ def _rest(run: Run, share: str) -> str:
 def _less_error(run: Run) -> Row | None:
     """A row whose errors are smaller than those of the best beyond chance and by more than SMALL of them, though its
     NLL is not."""
-    best, targets = run.rows[0], run.test.get("targets")
-    for row in run.rows[1:]:
+    best, targets = run.leader, run.test.get("targets")
+    for row in [row for row in run.rows if row is not best]:
         gaps = [_errors(run, a, targets, b) for a, b in zip(best.arrays, row.arrays)]
         usable = [g for g in gaps if g is not None]
         if usable and len({len(g) for g in usable}) == 1:

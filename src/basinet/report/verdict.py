@@ -24,7 +24,8 @@ def as_good(run: Run) -> list[Row]:
     """The best row, and those that cannot be told apart from it or hardly differ; the best alone where predictions
     were not kept."""
     tied = {name for name, d in run.differences.items() if not d.matters and math.isfinite(d.low)}
-    return [row for row in run.rows if row is run.rows[0] or row.name in tied]
+    found = [row for row in run.rows if (row is run.rows[0] or row.name in tied) and not row.reference]
+    return found or [run.leader]
 
 
 def recommended(run: Run) -> Row:
@@ -48,6 +49,17 @@ def verdict(run: Run) -> str:
     best, use = run.rows[0], recommended(run)
     if math.isnan(best.value("nll")):
         return "Use none of these: no row has a finite NLL."
+    if best.reference and not use.reference:
+        d = run.differences.get(run.leader.name)
+        if d is not None and d.matters:
+            return (
+                f"Use {best.name}, or train longer: it predicts better than every network here, beyond chance (NLL "
+                f"{number(best.value('nll'))} against {number(run.leader.value('nll'))} of {called(run.leader)})."
+            )
+        return (
+            f"Use {called(use)} if you need a posterior; {best.name} does as well (NLL {number(best.value('nll'))} "
+            f"against {number(use.value('nll'))}) without a network."
+        )
     if best.name in falling(run):
         return (
             f"Train longer before you choose: the training of {best.name}, which leads so far with an NLL of "
