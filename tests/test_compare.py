@@ -383,7 +383,10 @@ def test_arguments_of_wrong_types_are_refused_in_words(arguments, words):
 def test_tempered_rows_share_the_members_that_are_trained_already(tmp_path):
     longer = bn.MAP(epochs=40, batch_size=16)
     entries = [Entry("MAP", longer, 1), Entry("deep ensemble", longer, 3)]
-    splits = classes(300)
+    data = gaussians(300, seed=1)
+    some = torch.arange(300) % 4 == 0  # labels that are wrong: else there is no best temperature
+    data = Data(data.inputs, torch.where(some, (data.targets + 1) % 5, data.targets))
+    splits = Splits("spots", *data.split(0.5, 0.2, 0.3, seed=0), classes=5)
     problem = default_problem(splits, small)
     chosen = choose(None, 3, splits.train.n, False).rows
     labels_ = [row.label for row in chosen]

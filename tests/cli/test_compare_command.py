@@ -117,7 +117,7 @@ def test_ten_rows_are_compared(tmp_path):
     words = ("--methods", "MAP,Laplace,PEP", "--members", "2", "--seeds", "2", "--out", str(tmp_path / "run"))
     result = invoke("compare", train, "--target", "b", *words)
     assert result.exit_code == 0, result.output
-    assert "6 training, 2 validation, 2 test" in result.output and "± se" in result.output
+    assert "6 training, 2 validation, 2 test" in result.output and "± se" not in result.output  # of two seeds
 
 
 def test_a_target_of_mixed_types_is_refused(tmp_path):
