@@ -135,8 +135,9 @@ def table(summary: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
         nll = _short(r["nll"], ".4f") + (f" ± {_short(r['nll_se'], '.3f')}" if "nll_se" in r else "")
         values = [_short(value(r), style) for _, value, style in columns]
         costs = [_cost(r["fit_seconds"], r["front_fit"]), _cost(r["predict_seconds"], r["front_predict"])]
-        rows.append([r["method"], str(r["members"]), nll, _interval(r), *values, *costs, f"{r['draws']:,.0f}"])
-    return [*heads, "fit s", "predict", "passes"], rows
+        passes = [] if several else [f"{r['draws']:,.0f}"]  # errors take their room, in 120 columns
+        rows.append([r["method"], str(r["members"]), nll, _interval(r), *values, *costs, *passes])
+    return [*heads, "fit s", "predict", *([] if several else ["passes"])], rows
 
 
 def legend(summary: Sequence[dict[str, Any]]) -> str:
@@ -149,7 +150,7 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
     )
     costs = (
         "Seconds: of all its members from scratch, and of predicting the test part; • marks the front of NLL against "
-        "them. Passes: of the network, for a prediction."
+        "them."
     )
     if "brier" in first:
         told = "NLL, Brier (summed over classes) and ECE (15 bins): lower is better. "
@@ -157,7 +158,8 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
     else:
         told = "NLL, RMSE and CRPS: lower is better; in 90%: the share of targets inside the 90% interval. "
         share = "Epistemic: the share of variance that is about the weights. "
-    return told + share + pairs + costs
+    passes = "" if any("nll_se" in row for row in summary) else " Passes: of the network, for a prediction."
+    return told + share + pairs + costs + passes
 
 
 def unfinished(records: Sequence[dict[str, Any]]) -> str:
