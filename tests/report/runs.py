@@ -181,11 +181,16 @@ def _row(
             }
         ],
         "curves": _curves(label, members),
-        "arrays": f"arrays/{re.sub('[^a-zA-Z0-9]+', '-', label)}-{seed}.npz",
+        "arrays": f"arrays/{_file(label)}-{seed}.npz",
         "time": "2026-11-15T21:05:00+00:00",
         "versions": {"basinet": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
     }
     return record, arrays
+
+
+def _file(label: str) -> str:
+    plain = re.sub("[^a-zA-Z0-9]+", "-", label)
+    return plain if len(plain) < 60 else f"{plain[:40]}-{len(plain)}"
 
 
 def _curves(label: str, members: int) -> dict[str, list[list[Any]]]:

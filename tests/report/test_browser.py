@@ -245,3 +245,39 @@ def test_switching_faster_than_figures_are_drawn(browser, pages):
     time.sleep(0.5)  # what went wrong may be said late
     assert browser.complaints() == []
     browser.run("localStorage.clear()")
+
+
+def test_names_of_any_length_leave_the_page_as_wide_as_it_is(browser, tmp_path):
+    from runs import edit
+
+    long = "n" * 100_000
+    make_run(tmp_path, labels={long: (2, 0.5, 1.0), long + "m": (1, 1.0, 1.0)}, inputs="rows", n=50)
+    lines = (tmp_path / "records.jsonl").read_text().replace('"made up"', f'"{long}"')
+    (tmp_path / "records.jsonl").write_text(lines)
+    columns = {"kind": "rows", "shape": [4], "columns": [long, "w " * 50_000, long, "c"]}
+    edit(tmp_path, data=long, target=long, classes=[long + str(i) for i in range(5)], inputs=columns, warnings=[long])
+    path = write_report(tmp_path)
+    assert len(read_run(tmp_path).rows) == 2  # names that differ at their ends stay different
+    for width in (390, 1280):
+        browser.resize(width, 900)
+        browser.open(path)
+        for key in ("differences", "cost", "reliability"):
+            show(browser, key)
+        assert browser.run("return document.documentElement.scrollWidth") == width
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("width", [390, 1366])
+def test_the_table_shows_scores_first_and_says_that_there_is_more(browser, pages, width):
+    browser.resize(width, 900)
+    browser.open(pages["classes"])
+    until(browser, "return document.documentElement.dataset.ready")
+    right = "return document.querySelector('.board thead th:nth-child(2)').getBoundingClientRect().right"
+    assert browser.texts(".board thead th:nth-child(2)") == ["NLL"] and browser.run(right) < width
+    box = "document.querySelector('#table .wide')"
+    cut = browser.run(f"return {box}.scrollWidth - {box}.clientWidth > 4")
+    assert cut == (width == 390)
+    assert browser.run("return !document.querySelector('#table .more').hidden") == cut
+    assert browser.run(f"return {box}.classList.contains('cut')") == cut
+    browser.run(f"{box}.scrollLeft = 10000")
+    until(browser, f"return !{box}.classList.contains('cut')")

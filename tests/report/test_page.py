@@ -263,3 +263,40 @@ def test_cells_of_a_file_are_shown_as_they_were(tmp_path):
     shown = gallery(replace(run, test=run.test | {"inputs": rows}))
     assert shown is not None and shown.doubt == "sd"
     assert set(map(tuple, shown.inputs.values())) == {("2023-05-12", "gas", "1992", "<b>")}
+
+
+@pytest.mark.usefixtures("small")
+def test_the_verdict_and_three_tiles_come_before_the_paragraphs(tmp_path):
+    text = write_report(make_run(tmp_path)).read_text()
+    verdict, tiles, paragraphs = (
+        text.index(mark) for mark in ('id="verdict">Use ', 'class="tiles"', 'class="answers"')
+    )
+    assert verdict < tiles < paragraphs and text[tiles:paragraphs].count("<li") == 3
+    assert "±" not in text[text.index('class="board"') : text.index("What the columns are")]
+
+
+@pytest.mark.usefixtures("small")
+def test_rows_without_sets_are_named_with_the_reason(tmp_path):
+    from basinet.report.calibration import sets
+
+    make_run(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    for r in lines:
+        if r["method"] == "PEP":
+            del r["sets"]
+            r["unset"] = "it was tuned on the validation examples, which then cannot calibrate"
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
+    [view] = sets(read_run(tmp_path)).views
+    assert view.note == "Not shown: PEP (it was tuned on the validation examples, which then cannot calibrate)."
+
+
+@pytest.mark.usefixtures("small")
+def test_the_line_of_no_noise_is_told_of_where_it_is_drawn(tmp_path):
+    from basinet.report.diagnostics import WITHOUT, diagnostics
+
+    for name, members in (("one", 1), ("five", 5)):
+        figure = diagnostics(read_run(make_run(tmp_path / name, labels={"PEP": (members, 0.5, 1.0)})))
+        assert "dashed" not in figure.read
+        [view] = figure.views
+        drawn = any(series.name == WITHOUT for panel in view.panels for series in panel.series)
+        assert drawn == ("dashed line" in view.note) == (members == 1)

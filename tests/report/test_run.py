@@ -15,15 +15,16 @@ def lines(folder):
 
 
 def test_a_run_is_read_with_its_best_row_first(tmp_path):
-    run = read_run(make_run(tmp_path, seeds=2))
+    run = read_run(make_run(tmp_path, seeds=3))
     assert {row.name for row in run.rows} == set(METHODS) and not run.notices
     nll = [row.value("nll") for row in run.rows]
     assert nll == sorted(nll)
     row = run.rows[0]
     own = [r["scores"]["nll"] for r in lines(tmp_path) if r["method"] == row.name]
-    assert row.seeds == [0, 1] and row.value("nll") == pytest.approx(np.mean(own))
-    assert row.error("nll") == pytest.approx(np.std(own, ddof=1) / np.sqrt(2))
-    assert np.isnan(read_run(make_run(tmp_path / "one")).rows[0].error("nll"))
+    assert row.seeds == [0, 1, 2] and row.value("nll") == pytest.approx(np.mean(own))
+    assert row.error("nll") == pytest.approx(np.std(own, ddof=1) / np.sqrt(3))
+    for seeds in (1, 2):  # two may be close by chance
+        assert np.isnan(read_run(make_run(tmp_path / str(seeds), seeds=seeds)).rows[0].error("nll"))
 
 
 def test_differences_are_means_of_paired_log_likelihoods(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -28,4 +30,6 @@ Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=
 
 @app.callback()
 def _root(version: Version = False) -> None:
-    pass
+    for stream in (sys.stdout, sys.stderr):  # one of ascii or latin-1 lacks signs of the tables: better ? than an error
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -121,4 +121,6 @@ def compare(
             shown.add_row(*line)
         out.print(shown)
         out.print(legend(found.summary), highlight=False)
+        if found.warning:
+            warn(found.warning)
         tell(f"Run: {where}")

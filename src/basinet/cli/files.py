@@ -183,8 +183,14 @@ def evaluate(
     model: Network = None,
     device: Device = None,
 ) -> None:
-    """Score the predictions for a file against its target, in the target's units."""
+    """Score the predictions for a file against its target, in the target's units.
+
+    Where the posterior is calibrated (fit --conformal), how often its sets or intervals hold the truth, and how large
+    they are, is told beside the scores.
+    """
     from ..compare.folder import finite
+    from ..compare.sets import held_by
+    from ..compare.units import Unit
     from ..data import read_table
     from ..fitted import Fitted, checksum
     from ..pool import append_record, describe
@@ -198,7 +204,9 @@ def evaluate(
         digest = checksum(file)
         if digest == fitted.checksum:
             warn(f"{file} is the file it was fitted to: these are not scores on new data")
-        scores = encoder.scores(score(posterior, encoder.data(table), samples=samples, seed=seed))
+        given = encoder.data(table)
+        scores = encoder.scores(score(posterior, given, samples=samples, seed=seed))
+        sets = held_by(posterior, given, Unit(sd=getattr(encoder.target, "sd", 1.0))) if posterior.conformal else None
         shown = Table(
             "score",
             title=f"{escape(encoder.target.name)} in {escape(file.name)}",
@@ -209,8 +217,17 @@ def evaluate(
         for name, value in scores.items():
             shown.add_row(name, f"{value:,.0f}" if name == "n" else f"{value:.6g}")
         out.print(shown)
+        if sets is not None:
+            size = "classes on average" if encoder.target.what == "classes" else "wide on average"
+            told = f"Conformal sets ({sets['kind']}, calibrated on {sets['n']:,} rows) promise {sets['level']:.1%}"
+            kept = "kept" if sets["low"] <= sets["level"] <= sets["high"] else "NOT KEPT"
+            held = (
+                f"they hold {sets['coverage']:.1%} here ({sets['size']:.4g} {size}; 95 % interval {sets['low']:.1%} to"
+            )
+            tell(f"{told}: {held} {sets['high']:.1%}): {kept}")
         if place is not None:
             recipe = describe(posterior.recipe)
             record = {"data": file.name, "checksum": digest, "recipe": recipe, "members": len(posterior), "seed": seed}
-            append_record(place, finite({**record, "trained_on": fitted.checksum, "scores": scores}))
+            held_sets = {} if sets is None else {"sets": [sets]}
+            append_record(place, finite({**record, "trained_on": fitted.checksum, "scores": scores, **held_sets}))
             tell(f"Record: {place}")

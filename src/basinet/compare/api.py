@@ -20,15 +20,16 @@ from ..fitted import Maker
 from ..pool.files import atomically
 from ..posterior import Posterior
 from ..problem import Problem
-from ..problem.likelihoods import Likelihood
+from ..problem.likelihoods import Categorical, Gaussian, Likelihood
 from ..problem.priors import Prior
 from .budget import Budget
 from .folder import finite
 from .frame import Frame
-from .problems import default_problem, given_weights, settled, suspicions
+from .problems import default_problem, given_weights, kind_of, settled, suspicions
+from .references import offered
 from .rows import Asked, Row, choose
 from .run import Setting, records_of, within
-from .table import legend, summarise, table, tidy
+from .table import legend, summarise, table, tidy, unfinished
 
 Say = Callable[[str], None]
 _LOG: Say = logging.getLogger("basinet").info
@@ -44,10 +45,12 @@ class Comparison(Frame):
     def __init__(self, records: Sequence[dict[str, Any]], folder: Path, against: str | None) -> None:
         super().__init__(tidy(records))
         self.summary = summarise(records, folder, against)
+        self.warning = unfinished(records)  # that training had not ended; empty where it had
 
     def __str__(self) -> str:
         heads, rows = table(self.summary)
-        return f"{Frame([dict(zip(heads, row)) for row in rows])}\n{legend(self.summary)}"
+        shown = f"{Frame([dict(zip(heads, row)) for row in rows])}\n{legend(self.summary)}"
+        return f"{shown}\n{self.warning}" if self.warning else shown
 
     __repr__ = __str__
 
@@ -78,10 +81,11 @@ def compare(
 
     `data` is a built-in set by name, an image set in a `folder`, a csv, parquet or npz file with the column `target`
     (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None takes those that all
-    methods offer and that do not take long, "all" takes all. The network is an MLP, or what `model(inputs, outputs)`
-    makes, or that of a `problem`; `likelihood` and `prior` take the place of the default ones. `start` are weights
-    trained elsewhere, a posterior of one member or a file of them: methods that begin at trained weights start there,
-    and what trains from scratch has to be asked for by name.
+    methods offer and that do not take long, beside references that are no posterior ("constant", "linear" and
+    "boosting"), "all" takes all. The network is an MLP, or what `model(inputs, outputs)` makes, or that of a
+    `problem`; `likelihood` and `prior` take the place of the default ones. `start` are weights trained elsewhere, a
+    posterior of one member or a file of them: methods that begin at trained weights start there, and what trains from
+    scratch has to be asked for by name.
 
     `members` replaces the size of the ensembles. `budget`, "60s" or "20000steps", gives every row the same compute:
     seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are
@@ -120,6 +124,7 @@ class Asking(NamedTuple):
         self, data: str | Path | Splits, methods: str | Sequence[Asked] | None, warn: Say, command: Sequence[str] = ()
     ) -> tuple[Setting, list[Row]]:
         """Reads the data and decides on the rows; what a person should know is said and kept."""
+        self._check(data)
         told: list[str] = []
 
         def both(line: str) -> None:
@@ -137,21 +142,43 @@ class Asking(NamedTuple):
             here = given if isinstance(given, Posterior) else given_weights(Path(given), problem)
             start = settled(here, splits.val)
             both("weights that were trained elsewhere may have seen the test part: if so, all scores flatter")
-        chosen = choose(methods, self.members, splits.train.n, start is not None)
+        kind = kind_of(problem)
+        able, waiting = offered(splits, kind) if isinstance(problem.likelihood, (Categorical, Gaussian)) else ([], [])
+        chosen = choose(methods, self.members, splits.train.n, start is not None, kind, able)
         for line in chosen.lines:
             both(line)
+        if methods is None and start is None and waiting:
+            warn(
+                f"left out, since they take long here or need scikit-learn (--methods NAME asks): {', '.join(waiting)}"
+            )
         seeds = range(self.seed, self.seed + self.seeds) if isinstance(self.seeds, int) else self.seeds
-        if not seeds:
-            raise ValueError(f"expected at least one seed, got {self.seeds!r}")
         shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command))
         return Setting(splits, problem, *shared), chosen.rows
+
+    def _check(self, data: Any) -> None:
+        """Refuses arguments of other types than they should be, before anything is read."""
+        if not isinstance(data, (str, Path, Splits)):
+            raise ValueError(f"expected data as a name, a file or bn.Splits, got {type(data).__name__}")
+        for name, count in (("member", self.members), ("training example", self.examples)):
+            if count is not None and not (type(count) is int and count >= 1):
+                raise ValueError(f"expected at least 1 {name}, got {count!r}")
+        if type(self.seed) is not int:
+            raise ValueError(f"expected seed as a whole number, got {self.seed!r}")
+        seeds = [self.seeds] if isinstance(self.seeds, int) else self.seeds
+        several = isinstance(seeds, (list, tuple, range)) and all(type(s) is int for s in seeds)
+        if not several or not seeds or (isinstance(self.seeds, int) and self.seeds < 1):
+            raise ValueError(f"expected at least one seed, a number of them or a list, got {self.seeds!r}")
+        if not isinstance(self.problem, Problem | None):
+            raise ValueError(f"expected problem=bn.Problem(...), got {type(self.problem).__name__}")
+        if not isinstance(self.engine, Engine | None):
+            raise ValueError(f"expected engine=bn.Engine(...), got {type(self.engine).__name__}")
+        if self.model is not None and not callable(self.model):
+            raise ValueError(f"expected model as a function of (inputs, outputs), got {type(self.model).__name__}")
 
     def _cut(self, splits: Splits) -> Splits:
         """The splits with no more training examples than were asked for."""
         if self.examples is None or self.examples >= splits.train.n:
             return splits
-        if self.examples < 1:
-            raise ValueError(f"expected at least 1 training example, got {self.examples}")
         told = f"{splits.description} Trained on {self.examples:,} of {splits.train.n:,} examples.".strip()
         return replace(splits, train=splits.train.take(slice(0, self.examples)), description=told)
 
@@ -168,8 +195,8 @@ def carry_out(
     setting: Setting, rows: list[Row], out: Path, budget: str | None, against: str | None, say: Say
 ) -> Comparison:
     """Makes the records that are missing, and their summary, which is also in `out`."""
-    if against is not None and against.lower() not in (labels := [row.label.lower() for row in rows]):
-        raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(against, labels)}")
+    if against is not None and str(against).lower() not in (labels := [row.label.lower() for row in rows]):
+        raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(str(against), labels)}")
     if budget is not None:
         setting, rows = within(setting, rows, out, Budget.read(budget), say)
     records = list(records_of(setting, rows, out, say))

@@ -9,6 +9,7 @@ each row, before anything is kept.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -34,9 +35,11 @@ class Budget(NamedTuple):
     @staticmethod
     def read(text: str) -> Budget:
         """From words such as 60s or 20000steps."""
+        if not isinstance(text, str):
+            raise ValueError(f"expected a budget such as '60s' or '20000steps', got {text!r}")
         found = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[0-9]+)?)\s*(s|steps)\s*", text)
         amount = float(re.sub("[_,]", "", found[1])) if found else 0.0
-        if found is None or not amount > 0:
+        if found is None or not 0 < amount < math.inf:
             raise ValueError(f"expected a budget such as 60s or 20000steps, got {text!r}")
         return Budget(amount, found[2])
 
@@ -56,7 +59,8 @@ class Budget(NamedTuple):
 def spent(budget: Budget, rows: list[Row], n: int, seconds: Callable[[Row], float], before: Any) -> list[Row]:
     """The rows scaled to the budget, for n training examples. `seconds` fits a row and says how long it took; `before`
     is what an earlier run of the same budget decided (`record`), which stays."""
-    known = before["rows"] if isinstance(before, dict) and before.get("text") == str(budget) else {}
+    rows_before = before.get("rows") if isinstance(before, dict) and before.get("text") == str(budget) else None
+    known = rows_before if isinstance(rows_before, dict) else {}
     return [_known(row, known) or _spent(budget, row, n, seconds) for row in rows]
 
 
@@ -113,10 +117,13 @@ def _spent(budget: Budget, row: Row, n: int, seconds: Callable[[Row], float]) ->
 
 
 def _known(row: Row, known: dict[str, Any]) -> Row | None:
-    one = known.get(row.label)
-    if one is None or one["asked"] != [describe(row.recipe), row.members]:
+    try:
+        one = known[row.label]
+        if one["asked"] != [describe(row.recipe), row.members]:
+            return None
+        return row._replace(recipe=decode(one["recipe"], {}), members=int(one["members"]), told=str(one["told"]))
+    except (KeyError, TypeError, ValueError):  # not there, or run.json was altered
         return None
-    return row._replace(recipe=decode(one["recipe"], {}), members=one["members"], told=one["told"])
 
 
 def _stretched(recipe: Method, steps: int, n: int, started: bool) -> Method:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ import numpy as np
 import torch
 
 from ..core.version import VERSION
-from ..pool import FileError, append_record, describe, read_records, unlike
+from ..pool import FileError, append_record, describe, fingerprint, unlike
+from ..pool.arrays import write_arrays
 from ..pool.files import alone, atomically
+from ..pool.records import salvage_records
 from .rows import Row
 
 FORMAT = 1
+OTHER = "other data, another network or other weights"  # what records are of that cannot be used
 Say = Callable[[str], None]
 
 
@@ -49,7 +53,9 @@ class RunFolder:
         """Keeps what still holds of an earlier run in the folder."""
         path, of = self.path, self.of
         before = read_run(path)
-        old = read_records(self._records) if before is not None and self._records.exists() else []
+        if self._records.exists() and not self._records.is_file():
+            raise FileError(self._records, "expected a file of records: give another --out")
+        old, damaged = salvage_records(self._records) if before is not None and self._records.exists() else ([], 0)
         self.about = {
             "format": FORMAT,
             "finished": False,
@@ -60,12 +66,12 @@ class RunFolder:
             "versions": versions(),
             "created": (before or {}).get("created") or datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        kept = self._kept(old, before, rows, seeds, say)
+        kept = self._kept(old, damaged, before, rows, say)
         self.known = {(r["method"], r["seed"]): r for r in kept}
         labels = [row.label for row in rows]
         self.about["planned"] = labels + sorted({r["method"] for r in kept} - set(labels))
         self.about["seeds"] = sorted({*seeds, *(r["seed"] for r in kept)})
-        if len(kept) < len(old):
+        if len(kept) < len(old) + damaged:
             lines = "".join(json.dumps(r, allow_nan=False) + "\n" for r in kept)
             atomically(self._records, lambda temporary: Path(temporary).write_text(lines))
         self._write()
@@ -74,9 +80,9 @@ class RunFolder:
         """Writes the arrays, then the record that names them."""
         name = f"arrays/{_file_name(record['method'])}-{record['seed']}.npz"
         write_arrays(self.path / name, arrays)
-        whole = finite(record | {"of": self.of, "arrays": name})
+        whole = finite(record | {"of": self.of, "arrays": name, "arrays_checksum": _checksum_of(self.path / name)})
         with self._alone():
-            return append_record(self._records, whole)
+            return append_record(self._records, whole | {"checksum": _checksum(whole)})
 
     def fail(self, label: str, reason: str) -> None:
         """Says in run.json that a row has no records, and why."""
@@ -101,35 +107,45 @@ class RunFolder:
         atomically(self.path / "run.json", lambda temporary: Path(temporary).write_text(text))
 
     def _kept(
-        self,
-        old: list[dict[str, Any]],
-        before: dict[str, Any] | None,
-        rows: Sequence[Row],
-        seeds: Sequence[int],
-        say: Say,
+        self, old: list[Any], damaged: int, before: dict[str, Any] | None, rows: Sequence[Row], say: Say
     ) -> list[dict[str, Any]]:
-        """The records that still hold; what was changed since the others is said."""
+        """The records that still hold; what was changed since the others is said, and that some are damaged."""
         planned = {row.label: row for row in rows}
         found: dict[tuple[str, int], dict[str, Any]] = {}
-        reasons: Counter[str] = Counter()
+        reasons: Counter[str] = Counter({"damage": damaged} if damaged else {})
         other = _other_network(before, self.about)
         for record in old:
-            row = planned.get(record.get("method", ""))
-            if record.get("of") != self.of or other:
-                reasons["other data, another network or other weights"] += 1
-            elif record.get("versions", {}).get("basinet") != VERSION:
-                reasons[f"version {record.get('versions', {}).get('basinet')} of basinet, not {VERSION}"] += 1
-            elif row is None and before is not None and _text(before) != _text(self.about):
-                reasons["another budget"] += 1
-            elif row is not None and [record["recipe"], record["asked"]] != [describe(row.recipe), row.members]:
-                reasons["another recipe, or another number of members"] += 1
-            elif not (self.path / str(record.get("arrays"))).is_file():
-                reasons["arrays that are gone"] += 1
+            reason = OTHER if other else self._unfit(record, planned, before)
+            if reason:
+                reasons[reason] += 1
             else:
                 found[record["method"], record["seed"]] = record
         for reason, count in reasons.items():
             say(f"{self.path}: {count} record{'s are' if count > 1 else ' is'} of {reason}: not used")
         return list(found.values())
+
+    def _unfit(self, record: Any, planned: dict[str, Row], before: dict[str, Any] | None) -> str:
+        """Why a record cannot be used; empty where it can."""
+        if not isinstance(record, dict):
+            return "damage"
+        versions = record.get("versions")
+        version = versions.get("basinet") if isinstance(versions, dict) else None
+        if record.get("of") != self.of:
+            return OTHER
+        if version != VERSION:
+            return f"version {str(version)[:40]} of basinet, not {VERSION}"
+        if record.get("checksum") != _checksum(record):
+            return "damage, or was altered"
+        row = planned.get(record["method"])
+        if row is None and before is not None and _text(before) != _text(self.about):
+            return "another budget"
+        asked = [record["recipe"], record["asked"], record["tempered"]]
+        if row is not None and asked != [describe(row.recipe), row.members, row.tempered]:
+            return "another recipe, or another number of members"
+        path = self.path / record["arrays"]
+        if not path.is_file():
+            return "arrays that are gone"
+        return "" if _checksum_of(path) == record["arrays_checksum"] else "arrays that are damaged"
 
 
 def _other_network(before: dict[str, Any] | None, now: dict[str, Any]) -> bool:
@@ -155,25 +171,17 @@ def read_run(path: Path) -> dict[str, Any] | None:
                 "changed; give another --out (its pool can be moved there: members are not trained again)",
             )
         return None
+    if not file.is_file():
+        raise FileError(file, "expected the file of a run, got something else: give another --out")
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         number = int(found["format"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
         raise FileError(file, f"it is damaged, or not the file of a run ({error}): give another --out") from error
     if number != FORMAT:
         newer = "a newer basinet than this one: upgrade basinet" if number > FORMAT else "no basinet we know"
         raise FileError(file, f"it has format {number}, of {newer}, or give another --out")
     return found
-
-
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """An npz file, whole or not at all."""
-
-    def write(temporary: str) -> None:
-        with open(temporary, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-
-    atomically(path, write)
 
 
 def versions() -> dict[str, str]:
@@ -197,7 +205,18 @@ def finite(value: Any) -> Any:
 
 def _text(about: dict[str, Any]) -> str | None:
     """The budget of a run in a word."""
-    return (about.get("budget") or {}).get("text")
+    budget = about.get("budget")
+    return budget.get("text") if isinstance(budget, dict) else None
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    """What stands for a record but for when and with which versions it was written."""
+    own = {key: value for key, value in record.items() if key not in ("checksum", "time", "versions")}
+    return fingerprint(own)
+
+
+def _checksum_of(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
 
 
 def _file_name(label: str) -> str:
@@ -208,6 +227,4 @@ def _file_name(label: str) -> str:
 
 def describe_text(text: str) -> str:
     """Eight hexadecimal digits that stand for a text."""
-    from hashlib import sha256
-
     return sha256(text.encode()).hexdigest()[:8]

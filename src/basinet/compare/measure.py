@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import metrics
-from ..data import Data
+from ..data import Data, counted
 from ..data.datasets import Splits
 from ..posterior import Posterior
 from ..predict import ClassPredictive, LabelPredictive, NumberPredictive, Predictive, crps
@@ -24,6 +25,10 @@ from .units import Unit
 
 TABLE = 2_000_000  # probabilities of an array that holds all of them; above it the TOP largest of an example are kept
 TOP = 5
+EXAMPLES = 10_000  # that a function predicts at once
+
+Chunk = tuple[Predictive, Tensor, Tensor | None]
+Chunks = Callable[[Data], Iterator[Chunk]]
 
 
 class Measured(NamedTuple):
@@ -39,9 +44,24 @@ class Measured(NamedTuple):
 
 def measure(posterior: Posterior, splits: Splits, unit: Unit, seed: int = 0) -> Measured:
     """Predicts the test part, and what is out of distribution where the splits have it."""
-    sizes = Sizes(len(posterior), splits.test.n, unit, seed)
+    return _measured(lambda data: predicted(posterior, data, None, None, seed), len(posterior), splits, unit, seed)
+
+
+def measure_function(predict: Callable[[Any], Predictive], splits: Splits, unit: Unit, seed: int = 0) -> Measured:
+    """The same of a function from inputs to predictions."""
+
+    def chunks(data: Data) -> Iterator[Chunk]:
+        for begin in range(0, data.n, EXAMPLES):
+            piece = data.take(slice(begin, begin + EXAMPLES))
+            yield predict(piece.inputs), piece.targets, counted(piece)
+
+    return _measured(chunks, 1, splits, unit, seed)
+
+
+def _measured(chunks_of: Chunks, members: int, splits: Splits, unit: Unit, seed: int) -> Measured:
+    sizes = Sizes(members, splits.test.n, unit, seed)
     pieces, rows, seconds, draws = [], [], 0.0, 1
-    chunks = predicted(posterior, splits.test, None, None, seed)
+    chunks = chunks_of(splits.test)
     while True:
         began = time.perf_counter()
         chunk = next(chunks, None)
@@ -57,17 +77,17 @@ def measure(posterior: Posterior, splits: Splits, unit: Unit, seed: int = 0) -> 
     scores = unit.scores(summary_of(pieces, seed=seed))
     ood = None
     if splits.ood is not None:
-        outside = _outside(posterior, splits.ood, sizes, unit, seed)
+        outside = _outside(chunks_of(splits.ood), sizes, unit)
         arrays["ood_uncertainty"] = outside
         area = metrics.auroc(torch.from_numpy(arrays["test_uncertainty"]), torch.from_numpy(outside))
         ood = {"name": f"{splits.name} ood", "auroc": float(area), "n": len(outside)}
     return Measured(scores, arrays, sizes.rows(), ood, seconds, draws)
 
 
-def _outside(posterior: Posterior, data: Data, sizes: Sizes, unit: Unit, seed: int) -> np.ndarray:
+def _outside(chunks: Iterator[Chunk], sizes: Sizes, unit: Unit) -> np.ndarray:
     """The uncertainty of each input that is out of distribution."""
     found = []
-    for predictive, _, _ in predicted(posterior, data, None, None, seed):
+    for predictive, _, _ in chunks:
         found.append(_float(unit.power(_total(predictive), 2)))
         sizes.add_outside(predictive)
     return np.concatenate(found)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.nearest import did_you_mean
 from ..engine import Method
 from ..engine.method import Entry, plan_of, short
 from ..methods import discover
 from ..methods.map import MAP
+from .references import MARK, NAMES
 
 ENOUGH = 80  # trainings of one network, by default: rows that do not fit into them have to be asked for
 MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
 GIVEN = "given network"  # the label of weights that were trained elsewhere
+TEMPERED = "tempered"  # the word before the label of a row whose predictions have a temperature, tuned on validation
+TEMPERABLE = ("classes", "labels")  # kinds of targets whose probabilities can have one
 
 Asked = str | Method | Entry
 
@@ -23,10 +26,12 @@ class Row(NamedTuple):
     """A row of the table: a recipe, so many members of it, and whether it starts from weights that were given."""
 
     label: str
-    recipe: Method | None  # None: the given weights as they are
+    recipe: Method | None  # None: the given weights as they are, or a reference
     members: int
     started: bool = False
     told: str = ""  # how the budget was spent on it
+    tempered: bool = False  # whether its predictions get a temperature
+    reference: str = ""  # the name of what is no posterior: constant, linear or boosting
 
 
 class Chosen(NamedTuple):
@@ -36,32 +41,41 @@ class Chosen(NamedTuple):
     lines: list[str]
 
 
-def choose(asked: str | Sequence[Asked] | None, members: int | None, n: int, started: bool) -> Chosen:
-    """The rows of a comparison on n training examples.
+def choose(
+    asked: str | Sequence[Asked] | None,
+    members: int | None,
+    n: int,
+    started: bool,
+    kind: str = "classes",
+    references: Sequence[str] = (),
+) -> Chosen:
+    """The rows of a comparison on n training examples, whose targets are of a `kind`: classes, labels or real.
 
     `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for all rows
     but those that take long, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given
     weights (`started`), methods that begin at trained weights take those, and rows that train networks of their own
-    have to be asked for.
+    have to be asked for. Where there are probabilities to temper, one network and the ensemble of them also come with a
+    temperature; "tempered" before a name asks for that of any row. `references` are rows that are no posterior, which
+    come unless others were asked for.
     """
     members = MEMBERS if members is None and asked is None else members
     offered = {name: [_sized(e, members) for e in cls.lineup()] for name, cls in discover().items()}
-    everything = [entry for rows in offered.values() for entry in rows]
-    wanted = [asked] if isinstance(asked, (str, Method)) else list(asked or ())
+    wanted = _wanted(asked)
     if not wanted or wanted == ["all"]:
-        rows = [_row(entry, started) for entry in everything]
+        rows = [row for entries in offered.values() for e in entries for row in _offered(_row(e, started), kind)]
         lines: list[str] = []
         if started:
             rows, lines = _without_training(rows)
         if not wanted:
             rows, left = _affordable(rows, n)
             lines += [_told(left)] if left else []
+        rows = [*rows, *(_reference(name) for name in references if not started)]
     else:
-        rows = [row for one in wanted for row in _asked(one, offered, members, started)]
+        rows = [row for one in wanted for row in _asked(one, offered, members, started, kind)]
         lines = [f"{row.label}: trains networks of its own, beside the given one" for row in rows if _trains(row)]
         lines = lines if started else []
     if started:
-        rows = [Row(GIVEN, None, 1, True), *rows]
+        rows = [*_offered(Row(GIVEN, None, 1, True), "" if wanted else kind), *rows]
     found: dict[str, Row] = {}
     for row in rows:
         if found.setdefault(row.label, row) != row:
@@ -80,6 +94,43 @@ def steps_of(recipe: Method | None, n: int, started: bool = False) -> int:
         return 0
     base = None if started else base_of(recipe)
     return plan_of(recipe, n).steps + (0 if base is None else steps_of(base, n))
+
+
+def _wanted(asked: Any) -> list[Asked]:
+    """What was asked for, one by one; anything that is neither a word, a recipe nor an entry is refused."""
+    several = list(asked) if isinstance(asked, Iterable) and not isinstance(asked, (str, Entry)) else [asked]
+    wanted = [] if asked is None else several
+    for one in wanted:
+        good = isinstance(one, (str, Method)) and not isinstance(one, type)
+        if isinstance(one, Entry):
+            good = isinstance(one.label, str) and isinstance(one.recipe, Method) and _is_count(one.members)
+        if not good:
+            called = one.__name__ if isinstance(one, type) else None
+            hint = f": write {called}()" if called else ""
+            raise ValueError(
+                "expected methods as names such as 'MAP', recipes such as bn.MAP(epochs=50), or entries of a label, a "
+                f"recipe and members, got {called or repr(one)}{hint}"
+            )
+    return wanted
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _offered(row: Row, kind: str) -> list[Row]:
+    """A row, and the same with a temperature where that is the plain recipe: one network, the ensemble, given
+    weights."""
+    plain = row.recipe is None or type(row.recipe) is MAP
+    return [row, *([_tempered(row)] if plain and kind in TEMPERABLE else [])]
+
+
+def _reference(name: str) -> Row:
+    return Row(f"{name}{MARK}", None, 1, reference=name)
+
+
+def _tempered(row: Row) -> Row:
+    return row._replace(label=f"{TEMPERED} {row.label}", tempered=True)
 
 
 def _sized(entry: Entry, members: int | None) -> Entry:
@@ -101,13 +152,24 @@ def _without_training(rows: list[Row]) -> tuple[list[Row], list[str]]:
     return [row for row in rows if not _trains(row)], lines if left else []
 
 
-def _asked(one: Asked, offered: dict[str, list[Entry]], members: int | None, started: bool) -> list[Row]:
+def _asked(
+    one: Asked, offered: dict[str, list[Entry]], members: int | None, started: bool, kind: str = ""
+) -> list[Row]:
     """The rows that one word, recipe or entry stands for."""
+    if isinstance(one, str) and one.lower().partition(" ")[0] == TEMPERED:
+        if kind not in TEMPERABLE:
+            raise ValueError(f"{one!r}: a temperature is of probabilities, and the target is {kind}: leave it out")
+        of = one.partition(" ")[2].strip() or MAP.__name__
+        if started and of.lower() == GIVEN:
+            return [_tempered(Row(GIVEN, None, 1, True))]
+        return [_tempered(row) for row in _asked(of, offered, members, started)]
     if isinstance(one, Entry):
         return [_row(one, started)]
     if isinstance(one, Method):
         single = Row(short(one), one, 1, started and base_of(one) is not None)
         return [single] if members is None else [Row(short(one), one, members)]
+    if one.lower().removesuffix(MARK) in NAMES:
+        return [_reference(one.lower().removesuffix(MARK))]
     for name, entries in offered.items():
         if name.lower() == one.lower():
             rows = [_row(entry, started) for entry in entries]
@@ -116,7 +178,7 @@ def _asked(one: Asked, offered: dict[str, list[Entry]], members: int | None, sta
     for label, entry in labels.items():
         if label.lower() == one.lower():
             return [_row(entry, started)]
-    raise ValueError(f"unknown method {one!r}.{did_you_mean(one, [*offered, *labels])}")
+    raise ValueError(f"unknown method {one!r}.{did_you_mean(one, [*offered, *labels, *NAMES])}")
 
 
 def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:

@@ -11,17 +11,23 @@ from typing import Any, NamedTuple
 from ..data import Encoder
 from ..data.datasets import Splits
 from ..engine import Engine, Method
+from ..engine.method import plan_of
+from ..families import Delta
 from ..fit import fit
 from ..pool import FileError, Pool, behaviour, describe, fingerprint
+from ..pool.arrays import write_arrays
 from ..posterior import Posterior
 from ..problem import Problem
 from ..saving import describe_problem
+from ..temper import temper
 from .budget import Budget, record, spent
-from .folder import RunFolder, read_run, write_arrays
-from .measure import measure
+from .ended import training_of
+from .folder import RunFolder, read_run
+from .measure import measure, measure_function
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
+from .references import fit_reference
 from .rows import Row, base_of, plan_steps
-from .sets import sets
+from .sets import looks_at_val, sets, why_none
 from .units import unit_in
 
 Say = Callable[[str], None]
@@ -138,8 +144,15 @@ def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Sa
 def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """A row's record and arrays, for one seed."""
     splits, n = setting.splits, setting.splits.train.n
+    if row.reference:
+        return _referred(setting, row, seed)
     began = time.perf_counter()
-    posterior, seconds = _fitted(setting, row.recipe, row, seed, pool)
+    fitted = _fitted(setting, row.recipe, row, seed, pool)
+    posterior, tempering = fitted.posterior, 0.0
+    if row.tempered:
+        trained = time.perf_counter()
+        posterior = temper(posterior, splits.val, seed=seed)
+        tempering = time.perf_counter() - trained
     own = time.perf_counter() - began
     began = time.perf_counter()
     found = measure(posterior, splits, unit_of(splits), seed)
@@ -149,37 +162,75 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
         "recipe": describe(row.recipe),
         "members": len(posterior),
         "asked": row.members,
+        "tempered": row.tempered,
         "seed": seed,
         "n_train": n,
         "n_test": splits.test.n,
         "scores": found.scores,
-        "fit_seconds": seconds,
+        "fit_seconds": fitted.seconds + tempering,
         "own_seconds": own,
         "score_seconds": time.perf_counter() - began,
         "predict_seconds": found.seconds,
         "steps": len(posterior) * plan_steps(row, n),
         "draws": found.draws,
         "size_curve": found.curve,
+        "spread": spread_of(posterior, row.recipe),
+        "training": fitted.training,
         "curves": _thinned(posterior.parts[0].info.get("curves", {})),
     }
-    held = sets(posterior, row.recipe, splits, unit_of(splits))
-    made |= {"sets": held} if held else {}
+    unset = why_none(row.tempered or looks_at_val(row.recipe, row.started), posterior, splits)
+    made |= {"unset": unset} if unset else {"sets": sets(posterior, splits, unit_of(splits))}
     return made | ({"ood": found.ood} if found.ood else {}) | ({"told": row.told} if row.told else {}), found.arrays
 
 
-def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: Path | None) -> tuple[Posterior, float]:
-    """The posterior of a row and the seconds that its members took, whenever that was: those of what it starts from
-    come first and are found in the pool by every other row that starts there."""
+def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The record and arrays of what is no posterior."""
+    splits = setting.splits
+    began = time.perf_counter()
+    predict = fit_reference(row.reference, splits, kind_of(setting.problem), seed)
+    seconds = time.perf_counter() - began
+    found = measure_function(predict, splits, unit_of(splits), seed)
+    made = {
+        "data": splits.name,
+        "method": row.label,
+        "recipe": None,
+        "reference": True,
+        "members": 1,
+        "asked": 1,
+        "tempered": False,
+        "seed": seed,
+        "n_train": splits.train.n,
+        "n_test": splits.test.n,
+        "scores": found.scores,
+        "fit_seconds": seconds,
+        "own_seconds": seconds,
+        "predict_seconds": found.seconds,
+        "steps": 0,
+        "draws": 0,
+        "unset": "it is no posterior",
+    }
+    return made | ({"ood": found.ood} if found.ood else {}), found.arrays
+
+
+class _Fitted(NamedTuple):
+    posterior: Posterior
+    seconds: float  # that its members took, whenever that was
+    training: dict[str, Any] | None  # whether it had ended: of what it starts from, where it starts from something
+
+
+def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: Path | None) -> _Fitted:
+    """The posterior of a row. What it starts from comes first, and is found in the pool by every other row that starts
+    there."""
     splits = setting.splits
     if recipe is None:
         assert setting.start is not None
-        return setting.start, 0.0
-    base, start, before, members = base_of(recipe), None, 0.0, row.members
+        return _Fitted(setting.start, 0.0, None)
+    base, start, before, members = base_of(recipe), None, None, row.members
     if base is not None and row.started:
         start = setting.start
     elif base is not None:
-        start, before = _fitted(setting, base, row, seed, pool)
-        members = len(start)
+        before = _fitted(setting, base, row, seed, pool)
+        start, members = before.posterior, len(before.posterior)
     posterior = fit(
         recipe,
         setting.problem,
@@ -191,7 +242,20 @@ def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: 
         pool=pool,
         engine=setting.engine,
     )
-    return posterior, before + sum(part.info["seconds"] for part in posterior.parts)
+    seconds = sum(part.info["seconds"] for part in posterior.parts)
+    if before is not None:
+        return _Fitted(posterior, before.seconds + seconds, before.training)
+    curves, steps = posterior.parts[0].info.get("curves", {}), plan_of(recipe, splits.train.n).steps
+    return _Fitted(posterior, seconds, None if row.started else training_of(curves, recipe, steps))
+
+
+def spread_of(posterior: Posterior, recipe: Method | None) -> str:
+    """What the spread of a posterior's weights is: none, that of a `point`; the disagreement of `members`; of a size
+    that was `tuned` on validation examples; or that of an approximate `posterior`."""
+    family = posterior.parts[0].family
+    if isinstance(family, Delta):
+        return "point" if len(posterior) == 1 else "members"
+    return "tuned" if recipe is not None and "val" in recipe.needs else "posterior"
 
 
 def _thinned(curves: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -206,4 +270,6 @@ def _thinned(curves: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _name(row: Row) -> str:
+    if row.reference:
+        return "no posterior"
     return "as it is" if row.recipe is None else type(row.recipe).__name__

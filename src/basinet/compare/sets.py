@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from ..conformal import conformal, kinds_of
+from ..data import Data
 from ..data.datasets import Splits
 from ..engine import Method
 from ..engine.method import chooses_by_val
 from ..posterior import Posterior
 from ..predict import ClassPredictive, NumberPredictive, Predictive
 from ..predict.conformal import OF_CLASSES, needed, promised
+from .rows import base_of
 from .units import Unit
 
 EXAMPLES = 1000  # predicted at a time
@@ -22,33 +24,52 @@ LEVEL = 0.9
 FEWEST = 5  # times what a level needs: a fifth of the examples chooses the penalty of raps
 
 
-def sets(posterior: Posterior, method: Method | None, splits: Splits, unit: Unit) -> list[dict[str, Any]]:
+def why_none(looked: bool, posterior: Posterior, splits: Splits) -> str:
+    """Why a posterior has no sets, whose method `looked` at the validation part or did not; empty where it has."""
+    val, test = splits.val, splits.test
+    if not kinds_of(posterior):
+        return "its targets are labels"
+    if looked:
+        return "it was tuned on the validation examples, which then cannot calibrate"
+    if val is None or val.n < FEWEST * needed(LEVEL):
+        return f"fewer than {FEWEST * needed(LEVEL)} validation examples are too few to calibrate"
+    if test.targets.dim() > 2 or test.weights is not None:
+        return "its targets are fields, or weighted"
+    return ""
+
+
+def sets(posterior: Posterior, splits: Splits, unit: Unit) -> list[dict[str, Any]]:
     """One entry a kind: coverage with a 95 % interval (of calibration and test examples together), and mean size."""
     val, test = splits.val, splits.test
-    looked = method is not None and looks_at_val(method)
-    if looked or val is None or val.n < FEWEST * needed(LEVEL) or test.targets.dim() > 2 or test.weights is not None:
-        return []
     found = []
     for kind in kinds_of(posterior):
-        calibrated = conformal(posterior, val, kind, LEVEL)
-        assert calibrated.conformal is not None
-        held, sizes = [], []
-        for begin in range(0, test.n, EXAMPLES):
-            piece = test.take(slice(begin, begin + EXAMPLES))
-            inside, size = _of(calibrated.predict(piece.inputs), piece.targets)
-            held.append(inside)
-            sizes.append(size)
-        coverage, n = float(torch.cat(held).double().mean()), calibrated.conformal.n
-        error = 1.96 * promised(n, test.n, LEVEL)[1]
-        size = unit.power(torch.cat(sizes).double().mean(), 0 if kind in OF_CLASSES else 1)
-        told = {"kind": kind, "level": LEVEL, "coverage": coverage, "size": float(size), "n": n}
-        found.append(told | {"low": max(0.0, coverage - error), "high": min(1.0, coverage + error)})
+        found.append(held_by(conformal(posterior, val, kind, LEVEL), test, unit))
     return found
 
 
-def looks_at_val(method: Method) -> bool:
-    """Whether a method stops or tunes by validation examples, which then cannot calibrate anything."""
-    return chooses_by_val(method)
+def held_by(calibrated: Posterior, test: Data, unit: Unit) -> dict[str, Any]:
+    """How often the sets of a calibrated posterior hold the truth of test examples, and their mean size."""
+    rule = calibrated.conformal
+    assert rule is not None
+    held, sizes = [], []
+    for begin in range(0, test.n, EXAMPLES):
+        piece = test.take(slice(begin, begin + EXAMPLES))
+        inside, size = _of(calibrated.predict(piece.inputs), piece.targets)
+        held.append(inside)
+        sizes.append(size)
+    coverage = float(torch.cat(held).double().mean())
+    error = 1.96 * promised(rule.n, test.n, rule.level)[1]
+    size = unit.power(torch.cat(sizes).double().mean(), 0 if rule.kind in OF_CLASSES else 1)
+    entry = {"kind": rule.kind, "level": rule.level, "coverage": coverage, "size": float(size), "n": rule.n}
+    return entry | {"low": max(0.0, coverage - error), "high": min(1.0, coverage + error)}
+
+
+def looks_at_val(method: Method | None, started: bool = False) -> bool:
+    """Whether a method, or what it starts from unless it was `started` from something else, stops or tunes by
+    validation examples, which then cannot calibrate anything."""
+    if method is None:
+        return False
+    return chooses_by_val(method) or (not started and looks_at_val(base_of(method)))
 
 
 def _of(predictive: Predictive, targets: Tensor) -> tuple[Tensor, Tensor]:

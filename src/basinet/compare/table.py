@@ -12,14 +12,17 @@ import torch
 from torch import Tensor
 
 from ..metrics import bootstrap_difference
+from ..pool.arrays import read_arrays
 from .frame import Frame
 
 LEVEL = 0.95  # of the intervals of differences
 FEWEST = 10  # test examples: resamples of fewer show less than chance does
+SEEDS = 3  # from which on a standard error over seeds is shown: two may be close by chance
 
 
 def summarise(records: Sequence[dict[str, Any]], folder: Path, against: str | None = None) -> Frame:
-    """One row a label: means and standard errors of the scores over seeds, and its NLL less that of the reference.
+    """One row a label: means of the scores over seeds, standard errors from three seeds on, and its NLL less that of
+    the reference.
 
     The reference is the row of the lowest NLL, or the one named by `against`. Differences are paired: by example and,
     with several seeds, by seed; `low` and `high` are the bounds of a 95 % bootstrap interval over both. `front_fit` and
@@ -62,7 +65,7 @@ def _means(records: list[dict[str, Any]]) -> dict[str, Any]:
     for name, values in scores.items():
         x = np.array([math.nan if v is None else v for v in values], float)
         found[name] = float(x.mean())
-        if len(x) > 1:
+        if len(x) >= SEEDS:
             found[f"{name}_se"] = float(x.std(ddof=1) / len(x) ** 0.5)
     for name in ("fit_seconds", "own_seconds", "predict_seconds", "steps", "draws"):
         found[name] = float(np.mean([r[name] for r in records]))
@@ -81,8 +84,7 @@ def _rounded(row: dict[str, Any]) -> float:
 
 
 def _log_prob(folder: Path, record: dict[str, Any]) -> Tensor:
-    with np.load(folder / record["arrays"], allow_pickle=False) as arrays:
-        return torch.from_numpy(arrays["log_prob"])
+    return torch.from_numpy(read_arrays(folder / record["arrays"])["log_prob"])
 
 
 def _difference(own: dict[int, Tensor], reference: dict[int, Tensor]) -> dict[str, Any]:
@@ -122,19 +124,20 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def table(summary: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows that a person reads, from what `summarise` gives."""
+    """Headings and rows that a person reads, the best first, from what `summarise` gives."""
     columns = list(COLUMNS["classes" if "brier" in summary[0] else "real"])
     if "ood_auroc" in summary[0]:
         columns.append(("OOD", lambda s: s.get("ood_auroc", math.nan), ".3f"))
-    several = any(row["seeds"] > 1 for row in summary)
+    several = any("nll_se" in row for row in summary)
     heads = ["method", "members", "NLL" + " ± se" * several, "difference (95 %)", *(c[0] for c in columns)]
     rows = []
-    for r in summary:
+    for r in sorted(summary, key=lambda row: (_rounded(row), row["fit_seconds"])):
         nll = _short(r["nll"], ".4f") + (f" ± {_short(r['nll_se'], '.3f')}" if "nll_se" in r else "")
         values = [_short(value(r), style) for _, value, style in columns]
         costs = [_cost(r["fit_seconds"], r["front_fit"]), _cost(r["predict_seconds"], r["front_predict"])]
-        rows.append([r["method"], str(r["members"]), nll, _interval(r), *values, *costs])
-    return [*heads, "fit s", "predict"], rows
+        passes = [] if several else [f"{r['draws']:,.0f}"]  # errors take their room, in 120 columns
+        rows.append([r["method"], str(r["members"]), nll, _interval(r), *values, *costs, *passes])
+    return [*heads, "fit s", "predict", *([] if several else ["passes"])], rows
 
 
 def legend(summary: Sequence[dict[str, Any]]) -> str:
@@ -155,7 +158,21 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
     else:
         told = "NLL, RMSE and CRPS: lower is better; in 90%: the share of targets inside the 90% interval. "
         share = "Epistemic: the share of variance that is about the weights. "
-    return told + share + pairs + costs
+    passes = "" if any("nll_se" in row for row in summary) else " Passes: of the network, for a prediction."
+    return told + share + pairs + costs + passes
+
+
+def unfinished(records: Sequence[dict[str, Any]]) -> str:
+    """A line on the rows whose training had not ended; empty where all had, or it cannot be told."""
+    falling = {r["method"]: r["training"] for r in records if (r.get("training") or {}).get("falling")}
+    if not falling:
+        return ""
+    drop = max(training["drop"] for training in falling.values())
+    return (
+        f"Training had not ended: in its second half the loss still fell, by up to {drop:.2g} nats per example beyond "
+        f"what the shrinking step explains, for {', '.join(falling)}. These scores tell how long rows were trained as "
+        "much as how good they are: train longer (epochs) before choosing."
+    )
 
 
 def _interval(row: dict[str, Any]) -> str:

@@ -57,3 +57,19 @@ def read_records(path: Path) -> list[dict[str, Any]]:
                 continue
             raise FileError(path, f"line {number} is not a record ({error})") from error
     return records
+
+
+def salvage_records(path: Path) -> tuple[list[Any], int]:
+    """What can be read of a file of records, and how many lines cannot."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise FileError(path, f"it cannot be read ({error.strerror})") from error
+    found: list[Any] = []
+    damaged = 0
+    for line in filter(str.strip, lines):
+        try:
+            found.append(json.loads(line))
+        except (ValueError, RecursionError):
+            damaged += 1
+    return found, damaged

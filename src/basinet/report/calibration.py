@@ -9,7 +9,7 @@ import numpy as np
 from . import measures
 from .figure import Axis, Figure, Panel, Series, View
 from .run import Run
-from .words import in_units
+from .words import in_units, listed
 
 FEW = 10  # examples in a bin, below which its accuracy means nothing
 
@@ -106,10 +106,20 @@ SETS = {
     "scaled": "split conformal intervals, scaled by the predictive sd",
     "split": "split conformal intervals",
     "cqr": "conformalised quantiles (CQR)",
-    "lac": "classes above a threshold (LAC)",
+    "lac": "sets of all classes above one probability (LAC)",
     "aps": "adaptive prediction sets (APS)",
     "raps": "regularised adaptive sets (RAPS)",
 }
+
+
+def _without(run: Run, names: list[str]) -> str:
+    """Which rows have no sets, and why."""
+    why: dict[str, list[str]] = {}
+    for row in run.rows:
+        if row.name not in names:
+            told = next((r["unset"] for r in row.records if r.get("unset")), "its record has none")
+            why.setdefault(told, []).append(row.name)
+    return " ".join(f"Not shown: {listed(rows)} ({reason})." for reason, rows in why.items())
 
 
 def sets(run: Run) -> Figure | None:
@@ -141,7 +151,7 @@ def sets(run: Run) -> Figure | None:
         )
         y = Axis("", words=names)
         panels = [Panel(Axis("coverage", percent=True), y, [promised, *held]), Panel(Axis(width), y, sizes)]
-        views.append(View(f"{SETS.get(kind, kind)}, {level:.0%}", panels))
+        views.append(View(f"{SETS.get(kind, kind)}, {level:.0%}", panels, _without(run, names)))
     return Figure(
         "sets",
         "Prediction sets with a guarantee",

@@ -27,6 +27,7 @@ ABSCISSAE = {  # what other curves are functions of: its words, whether it is sh
 }
 FEW = 8  # numbers that are functions of nothing known are words, if they are so few; else a curve
 HIDDEN = ("seconds", "each")
+WITHOUT = "without noise"  # the line at what PEP's network does as it is
 
 
 def diagnostics(run: Run) -> Figure | None:
@@ -36,8 +37,7 @@ def diagnostics(run: Run) -> Figure | None:
         "diagnostics",
         "Each method's own diagnostics",
         "What a method measured about itself while it was fitted: losses, PEP's search for its noise, evidence.",
-        f"A line a member (the first {MEMBERS}). A loss that still falls at its end: train longer. PEP: the "
-        "highest point over σ is the noise it uses; where none is above the dashed line, noise does not help.",
+        f"A line for each member (the first {MEMBERS}). A loss that still falls at its end: train longer.",
         views,
         "row",
     )
@@ -65,6 +65,11 @@ def _view(row: Row) -> View | None:
         panels.append(Panel(Axis(label, log=log), Axis(_words(name)), series))
     if not panels and not facts:
         return None
+    drawn = [series for panel in panels for series in panel.series]
+    if any(panel.x.label == ABSCISSAE["sigma"][0] for panel in panels):
+        facts.append("The highest point over σ is the noise it uses.")
+    if any(series.name == WITHOUT for series in drawn):
+        facts.append("Where no point is above the dashed line, noise does not help.")
     return View(row.name, panels, " ".join(f[:1].upper() + f[1:] for f in facts))
 
 
@@ -80,7 +85,7 @@ def _line(sigma: Sequence[float], y: Sequence[float], k: int, alone: bool) -> li
     none = [v for s, v in zip(sigma, y) if s == 0]
     if not (alone and none and x):
         return [curve]
-    return [curve, Series("line", [min(x), max(x)], [none[0]] * 2, "without noise", tone="reference")]
+    return [curve, Series("line", [min(x), max(x)], [none[0]] * 2, WITHOUT, tone="reference")]
 
 
 def _members(value: Any) -> list[list[float]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .checked import name
 from .png import data_uri
 from .run import Arrays, Row, Run
 from .words import number
@@ -64,7 +65,7 @@ def _orders(run: Run, arrays: Arrays) -> dict[str, np.ndarray]:
     """Numbers of examples: the most uncertain, and the most surprising, or for classes wrong ones by confidence."""
     doubt = _doubt(arrays)
     orders = {} if doubt is None else {"uncertain": np.argsort(-doubt, kind="stable")[:EACH]}
-    if run.kind == "classes" and "confidence" in arrays and "correct" in arrays:
+    if run.kind == "classes" and "correct" in arrays and arrays["correct"].ndim == 1:
         wrong = np.flatnonzero(~arrays["correct"].astype(bool))
         orders["wrong"] = wrong[np.argsort(-arrays["confidence"][wrong], kind="stable")][:EACH]
     else:
@@ -132,7 +133,7 @@ def _share(p: float) -> str:
 
 def _values(row: np.ndarray) -> list[str]:
     if row.dtype.kind == "U":  # cells of a file, as they were
-        return [str(v) for v in row[:COLUMNS]]
+        return [name(str(v)) for v in row[:COLUMNS]]
     return [number(float(v)) for v in np.asarray(row).reshape(-1)[:COLUMNS]]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from .calibration import intervals, pit, reliability, sets
 from .diagnostics import diagnostics
 from .figure import Figure
@@ -28,7 +30,8 @@ MAKERS: tuple[Callable[[Run], Figure | None], ...] = (
 
 def figures(run: Run) -> list[Figure]:
     """Those that the run has something for, in the order of the page."""
-    made = (make(run) for make in MAKERS)
+    with np.errstate(over="ignore", invalid="ignore"):  # of numbers that are infinite, or hardly less
+        made = [make(run) for make in MAKERS]
     return [figure for figure in made if figure is not None and figure.views]
 
 

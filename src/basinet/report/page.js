@@ -323,6 +323,14 @@
     body.append(...$$("tr", body).sort(compare));
   };
 
+  // A table that is wider than the page says that there is more to the right
+  const tellMore = () => $$(".wide").forEach((box) => {
+    const more = box.scrollWidth - box.clientWidth - box.scrollLeft > 4;
+    box.classList.toggle("cut", more);
+    const hint = $(".more", box.parentElement);
+    if (hint) hint.hidden = box.scrollWidth - box.clientWidth <= 4;
+  });
+
   // Begin
   $("nav details").open = !small.matches;
   data.chosen.forEach(take);
@@ -373,5 +381,8 @@
       }
     });
   });
+  $$(".wide").forEach((box) => box.addEventListener("scroll", tellMore, { passive: true }));
+  window.addEventListener("resize", tellMore);
+  tellMore();
   root.dataset.ready = "yes";
 })();

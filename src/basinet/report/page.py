@@ -11,6 +11,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from . import colours
 from .examples import Gallery, gallery
 from .figure import Figure, View
@@ -18,6 +20,7 @@ from .figures import chosen, figures
 from .run import Run
 from .summary import summary
 from .table import table
+from .verdict import falling, tiles, verdict
 from .words import listed
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -30,6 +33,11 @@ KINDS = {"classes": "classification", "labels": "multi-label classification", "r
 
 def make_page(run: Run) -> str:
     """The whole report as HTML."""
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers that are infinite, or hardly less, are shown as such
+        return _make_page(run)
+
+
+def _make_page(run: Run) -> str:
     drawn = figures(run)
     shown = gallery(run)
     title = f"{run.data}: which posterior to trust"
@@ -53,7 +61,7 @@ def make_page(run: Run) -> str:
         f'<script type="application/json" id="data">{_data(run, drawn, shown)}</script>',
         f"<script>{_plotly()}</script><script>{_asset('page.js')}</script></body></html>",
     ]
-    return "\n".join(parts) + "\n"
+    return ("\n".join(parts) + "\n").encode("utf-8", "replace").decode()  # half a surrogate pair is no character
 
 
 def _head(title: str) -> Iterator[str]:
@@ -107,21 +115,28 @@ def _notices(run: Run) -> Iterator[str]:
 
 def _summary(run: Run) -> Iterator[str]:
     yield '<section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">Summary</h2>'
-    yield '<dl class="answers">'
-    for i, (question, answer) in enumerate(summary(run)):
-        lead = ' class="lead"' if i == 0 else ""
-        yield f"<dt>{escape(question)}</dt><dd{lead}>{escape(answer)}</dd>"
+    loud = " loud" if falling(run) else ""
+    yield f'<p class="verdict{loud}" id="verdict">{escape(verdict(run))}</p><ul class="tiles">'
+    for tile in tiles(run):
+        warn = ' class="warn"' if tile.warn else ""
+        value = f"<b>{escape(tile.value)}</b><small>{escape(tile.note)}</small>"
+        yield f"<li{warn}><span>{escape(tile.name)}</span>{value}</li>"
+    yield '</ul><dl class="answers">'
+    for question, answer in summary(run):
+        loud = ' class="loud"' if answer.startswith("NO.") else ""
+        yield f"<dt>{escape(question)}</dt><dd{loud}>{escape(answer)}</dd>"
     yield "</dl></section>"
 
 
 def _table(run: Run) -> Iterator[str]:
     columns, rows = table(run)
-    error = " ±: one standard error over seeds." if len(run.seeds) > 1 else ""
+    error = " ±: one standard error over seeds." if any(cell.error for _, cells in rows for cell in cells) else ""
     yield f"""<section id="table" aria-labelledby="table-title"><h2 id="table-title">All rows</h2>
 <p class="hint">Press a heading to sort by it; tick a row to give it a colour in all figures. n = {run.n_test:,} test
-examples. ★: the best of its column.{error}</p>
+examples. ★: the best of its column.{error}
+<span class="more" hidden>There are more columns to the right: scroll.</span></p>
 <div class="wide" tabindex="0" role="region" aria-labelledby="table-title"><table class="board"><thead><tr>"""
-    heads = [("method", "the recipe's name", ""), ("members", "networks of the ensemble", "")]
+    heads = [("method", "the recipe's name", "")]
     heads += [(c.title, c.tip, ' aria-sort="ascending"' if c.key == "nll" else "") for c in columns]
     for title, tip, order in heads:
         yield f'<th scope="col"{order}><button type="button" title="{escape(tip)}">{escape(title)}</button></th>'
@@ -129,7 +144,7 @@ examples. ★: the best of its column.{error}</p>
     for row, cells in rows:
         name = escape(row.name)
         yield f"""<tr data-row="{name}"><th scope="row" data-value="{name}"><label><input type="checkbox">
-<span title="{name}">{name}</span></label></th><td data-value="{row.members}">{row.told_members}</td>"""
+<span title="{name}">{name}</span></label></th>"""
         for cell in cells:
             value = repr(cell.value) if math.isfinite(cell.value) else ""
             best = ' class="best"' if cell.best else ""
@@ -205,11 +220,11 @@ def _reproduce(run: Run) -> Iterator[str]:
 
 def _recipe(coded: Any) -> str:
     """A recipe of a record as one would write it, without the fields that are empty."""
-    if isinstance(coded, dict) and set(coded) == {"type", "fields"}:
+    if isinstance(coded, dict) and set(coded) == {"type", "fields"} and isinstance(coded["fields"], dict):
         name = str(coded["type"]).rpartition("/")[2]
         given = ", ".join(f"{key}={_recipe(value)}" for key, value in coded["fields"].items() if value is not None)
         return f"{name}({given})"
-    if isinstance(coded, dict) and set(coded) == {"tuple"}:
+    if isinstance(coded, dict) and set(coded) == {"tuple"} and isinstance(coded["tuple"], list):
         return f"({', '.join(_recipe(v) for v in coded['tuple'])})"
     return repr(coded)
 

@@ -23,6 +23,8 @@ def write_pictures(drawn: Sequence[Figure], rows: Sequence[str], folder: Path) -
     written = []
     for figure in drawn:
         placed = _placed(figure)
+        if not placed:  # nothing but words
+            continue
         lines, across = (1 + max(at[i] for at, _, _ in placed) for i in (0, 1))
         tall = max(3.0, max(0.24 * len(panel.y.words) + 0.8 for _, _, panel in placed))
         wide = 4.2 if across > 1 else 7.0

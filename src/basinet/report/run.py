@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,11 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ..pool import FileError, read_records
+from ..pool import FileError
+from ..pool.arrays import read_arrays
+from ..pool.records import salvage_records
+from . import checked
+from .checked import Arrays
 from .measures import Difference, paired_differences
 
 FORMAT = 1  # of run.json
-Arrays = dict[str, np.ndarray]
+SEEDS = 3  # from which on there is a standard error over seeds: two may be close by chance
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ class Row:
         return max(_members(r) for r in self.records)
 
     @property
+    def reference(self) -> bool:
+        """Whether it is no posterior, but a simple model to hold them against."""
+        return all(r.get("reference") is True for r in self.records)
+
+    @property
     def told_members(self) -> str:
         """How many there are, and of how many that were asked for."""
         found, asked = sorted({_members(r) for r in self.records}), _asked(self.records[0])
@@ -46,8 +54,8 @@ class Row:
 
     def values(self, key: str) -> list[float]:
         """A number of the record, of each seed that has it: one of its scores, or one beside them."""
-        found = (r.get("scores", {}).get(key, r.get(key)) for r in self.records)
-        return [float(v) for v in found if isinstance(v, (int, float)) and math.isfinite(v)]
+        found = (r["scores"].get(key, r.get(key)) for r in self.records)
+        return [float(v) for v in found if isinstance(v, (int, float))]
 
     def value(self, key: str) -> float:
         """Its mean over seeds; NaN where none has it."""
@@ -55,9 +63,9 @@ class Row:
         return math.fsum(found) / len(found) if found else math.nan
 
     def error(self, key: str) -> float:
-        """The standard error of that mean; NaN for a single seed."""
+        """The standard error of that mean; NaN for fewer than SEEDS seeds."""
         found = self.values(key)
-        return float(np.std(found, ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
+        return float(np.std(found, ddof=1) / math.sqrt(len(found))) if len(found) >= SEEDS else math.nan
 
     def have(self, *names: str) -> list[Arrays]:
         """The arrays of the seeds that have all of these."""
@@ -70,7 +78,8 @@ class Row:
     def joined(self, name: str) -> np.ndarray | None:
         """One array of all seeds, one after another; None where none has it."""
         found = [a[name] for a in self.have(name)]
-        return np.concatenate(found) if found else None
+        alike = [a for a in found if a.shape[1:] == found[0].shape[1:]]
+        return np.concatenate(alike) if alike else None
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,11 @@ class Run:
         """Rows that could not be fitted, and why."""
         return dict(self.info.get("failed") or {})
 
+    @property
+    def leader(self) -> Row:
+        """The best row that is a posterior; the best of all where none is."""
+        return next((row for row in self.rows if not row.reference), self.rows[0])
+
     @cached_property
     def differences(self) -> dict[str, Difference]:
         """By how much the NLL of other rows is above the best one's, paired by test example and by the seeds that both
@@ -165,12 +179,10 @@ def read_run(folder: Path) -> Run:
         raise FileError(folder, "it has no records.jsonl: give a folder that `basinet compare` wrote a row into")
     notices: list[str] = []
     info = _read_info(folder / "run.json", notices)
-    records = [r for r in read_records(folder / "records.jsonl") if isinstance(r, dict) and "scores" in r]
-    if not records:
-        raise FileError(folder / "records.jsonl", "it has no rows yet: wait until `basinet compare` has finished one")
+    records = _read_records(folder / "records.jsonl", notices)
     rows = _rows(folder, _of_one_data_set(records, info, notices), notices)
     rows.sort(key=_rank)
-    test = _read_arrays(folder / "test.npz", notices) if info else {}
+    test = checked.examples(_read_arrays(folder / "test.npz", notices), info) if info else {}
     return Run(folder, info, rows, test, notices)
 
 
@@ -188,16 +200,33 @@ def _read_info(path: Path, notices: list[str]) -> dict[str, Any]:
         )
         return {}
     try:
-        info = json.loads(path.read_text())
-    except ValueError as error:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
         raise FileError(path, f"it is damaged or cut short, or not JSON ({error})") from error
-    if not isinstance(info, dict) or not isinstance(info.get("format"), int):
+    if not isinstance(info, dict) or type(info.get("format")) is not int:
         raise FileError(path, "it was not written by basinet: it has no format number")
     if info["format"] > FORMAT:
         raise FileError(
-            path, f"it has format {info['format']}, newer than this basinet reads ({FORMAT}): upgrade basinet"
+            path, f"it has format {info['format']:.9g}, newer than this basinet reads ({FORMAT}): upgrade basinet"
         )
-    return info
+    known = checked.information(info)
+    lost = [key for key in checked.INFORMATION if info.get(key) is not None and key not in known]
+    if lost:
+        notices.append(f"run.json was altered: {', '.join(lost)} is not what it should be and was left out.")
+    return known
+
+
+def _read_records(path: Path, notices: list[str]) -> list[dict[str, Any]]:
+    """The records of a file that can be rows; a notice says how many lines cannot."""
+    found, damaged = salvage_records(path)
+    checks = [(checked.record(r), r) for r in found if not isinstance(r, dict) or "scores" in r]
+    records = [record for record, _ in checks if record is not None]
+    damaged += len(checks) - len(records)
+    if damaged:
+        notices.append(f"{path.name}: {damaged} line{'s are' if damaged > 1 else ' is'} damaged and left out.")
+    if not records:
+        raise FileError(path, "it has no rows yet: wait until `basinet compare` has finished one")
+    return records
 
 
 def _of_one_data_set(records: list[dict[str, Any]], info: dict[str, Any], notices: list[str]) -> list[dict[str, Any]]:
@@ -217,26 +246,39 @@ def _rows(folder: Path, records: Sequence[dict[str, Any]], notices: list[str]) -
     """Rows in the order they came; of a (label, members asked for, seed) that was run again, the last."""
     found: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
     for r in records:
-        found.setdefault((str(r["method"]), _asked(r)), {})[int(r.get("seed", 0))] = r
+        found.setdefault((r["method"], _asked(r)), {})[r.get("seed", 0)] = r
     labels = [label for label, _ in found]
     rows = []
     for (label, asked), by_seed in found.items():
         name = label if labels.count(label) == 1 else f"{label} ({asked})"
         ordered = [by_seed[s] for s in sorted(by_seed)]
-        arrays = [_read_arrays(folder / r["arrays"], notices) if r.get("arrays") else {} for r in ordered]
+        arrays = [checked.predictions(_of_record(folder, r, notices)) for r in ordered]
         rows.append(Row(name, ordered, arrays))
     return rows
 
 
+def _of_record(folder: Path, record: dict[str, Any], notices: list[str]) -> Arrays:
+    name = record.get("arrays")
+    if not name:
+        return {}
+    path = folder / name
+    if ".." in path.parts or Path(name).is_absolute() or "\0" in name:
+        notices.append(f"The arrays of {record['method']} lie outside of the folder and were left out.")
+        return {}
+    return _read_arrays(path, notices)
+
+
 def _read_arrays(path: Path, notices: list[str]) -> Arrays:
-    """Arrays of a file; none, and a notice, where it is missing or damaged. Never any pickled code."""
+    """Arrays of a file; none, and a notice, where it is missing or damaged."""
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        notices.append(f"{path.name} is missing: what needs the predictions in it is left out.")
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        notices.append(f"{path.name} is damaged or cut short and was left out ({error}).")
+        return read_arrays(path)
+    except FileError as error:
+        if not path.exists():
+            notices.append(f"{path.name} is missing: what needs the predictions in it is left out.")
+        else:
+            notices.append(f"{path.name} is damaged or cut short and was left out ({error.reason}).")
+    except OSError as error:  # a name that no file can have
+        notices.append(f"The file of some predictions cannot be opened and was left out ({error.strerror}).")
     return {}
 
 

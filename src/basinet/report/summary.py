@@ -7,9 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .measures import FEWEST, LITTLE, Difference, wilson
+from .checked import Arrays
+from .measures import FEWEST, LITTLE, Difference, paired_differences
 from .run import Row, Run
+from .trust import trust_of
+from .verdict import as_good, called, cost, falling, recommended
 from .words import listed, number
+
+SMALL = 0.02  # of an error: what another row has less of it is neglected
 
 
 def summary(run: Run) -> list[tuple[str, str]]:
@@ -19,12 +24,14 @@ def summary(run: Run) -> list[tuple[str, str]]:
 
 
 def _answers(run: Run, told: dict[str, Difference]) -> Iterator[tuple[str, str]]:
+    yield "Had training ended?", _ended(run)
     yield "What won?", _winner(run)
     yield "Is the difference real?", _real(run, told)
-    yield "What is the cheapest that does as well?", _cheapest(run, told)
-    yield "How far can it be trusted?", _trust(run)
-    yield "Does it notice what it has not seen?", _noticed(run.rows[0])
-    if math.isfinite(run.rows[0].value("epistemic")):
+    yield "What is the cheapest that does as well?", _cheapest(run)
+    trust = trust_of(run, run.leader)
+    yield "How far can it be trusted?", "" if trust is None else trust.said
+    yield "Does it notice what it has not seen?", _noticed(run.leader)
+    if math.isfinite(run.leader.value("epistemic")):
         yield "What is its uncertainty about?", _about(run)
 
 
@@ -33,12 +40,12 @@ def _winner(run: Run) -> str:
     if math.isnan(best.value("nll")):
         return "No row has a finite NLL."
     over = f"{n:,} test examples" + (f", mean of {seeds} seeds" if seeds > 1 else ", one seed")
-    said = f"Lowest NLL: {_called(best)}, with {number(best.value('nll'))} nats an example ({over})."
+    said = f"Lowest NLL: {called(best)}, with {number(best.value('nll'))} nats an example ({over})."
     if len(run.rows) > 1 and math.isfinite(run.rows[1].value("nll")):
         second = run.rows[1]
         gap = second.value("nll") - best.value("nll")
         last = next((r for r in reversed(run.rows) if math.isfinite(r.value("nll"))), second)
-        said += f" Next comes {_called(second)}, {number(gap)} behind"
+        said += f" Next comes {called(second)}, {number(gap)} behind"
         if last is not second:
             said += f"; the last of {len(run.rows)} rows, {last.name}, is at {number(last.value('nll'))}"
         said += "."
@@ -100,76 +107,35 @@ def _over(best: Row) -> str:
     return "test examples and seeds" if len(best.seeds) > 1 else "test examples"
 
 
-def _cheapest(run: Run, told: dict[str, Difference]) -> str:
-    """Among rows that cannot be told apart from the best, or hardly differ: the cheapest to train, and to predict
-    with."""
-    best = run.rows[0]
-    tied = {name for name, d in told.items() if not d.matters and math.isfinite(d.low)}
-    rows = [r for r in run.rows if r is best or r.name in tied]
-    cost = next((c for c in ("steps", "fit_seconds") if all(math.isfinite(r.value(c)) for r in rows)), None)
-    if cost is None or not told:
+def _cheapest(run: Run) -> str:
+    """Among rows that cannot be told apart from the best, or hardly differ: the cheapest to predict with and to
+    train."""
+    best, rows = run.rows[0], as_good(run)
+    known = all(math.isfinite(r.value(c)) for r in rows for c in ("draws", "steps"))
+    if not known or not run.differences:
         return ""
-    least = min(rows, key=lambda r: (r.value(cost), r.value("nll")))
-    words = "training steps" if cost == "steps" else "seconds of training"
+    least = recommended(run)
     if least is best:
-        said = f"No row that does as well as {best.name} takes fewer {words} ({number(best.value(cost))})."
+        said = f"No row that does as well as {best.name} takes fewer forward passes for a prediction ({cost(best)})."
     else:
-        share = least.value(cost) / best.value(cost) if best.value(cost) > 0 else math.nan
-        said = (
-            f"{_called(least)}: {number(least.value(cost))} {words} against {number(best.value(cost))}"
-            + (f" ({share:.0%})" if math.isfinite(share) else "")
-            + f", for an NLL of {number(least.value('nll'))}."
-        )
-    if all(math.isfinite(r.value("draws")) for r in rows):
-        quick = min(rows, key=lambda r: (r.value("draws"), r.value("nll")))
-        if quick.value("draws") < best.value("draws"):
-            passes = int(quick.value("draws"))
-            once = "one forward pass" if passes == 1 else f"{passes:,} forward passes"
-            said += f" Where predictions must be fast: {quick.name}, with {once} against {int(best.value('draws')):,}."
+        said = f"{called(least)}: {cost(least)} against {cost(best)}, for an NLL of {number(least.value('nll'))}."
+    quick = min(rows, key=lambda r: (r.value("steps"), r.value("draws"), r.value("nll")))
+    if quick.value("steps") < least.value("steps"):
+        said += f" Where training is what counts: {called(quick)}, with {cost(quick)}."
     return said
 
 
-def _trust(run: Run) -> str:
-    best = run.rows[0]
-    return _trust_real(run, best) if run.kind == "real" else _trust_classes(best, run.kind)
-
-
-def _trust_classes(best: Row, kind: str) -> str:
-    confidence, correct = best.joined("confidence"), best.joined("correct")
-    if confidence is None or correct is None:
-        return ""
-    confidence, right = confidence.reshape(-1), correct.reshape(-1)
-    low, high = wilson(float(right.mean()), len(right) // len(best.have("correct")))  # seeds share their examples
-    mean = float(confidence.mean())
-    lean = "over-confident" if mean > high else "too cautious" if mean < low else "calibrated on the whole"
-    bounds = f"{right.mean():.1%} (95 % interval {low:.1%} to {high:.1%})"
-    if kind == "labels":
-        held = f"{best.name} holds all labels of an example together to be right with {mean:.1%}, and they are in"
-        said = f"It is {lean}: on average {held} {bounds}."
-    else:
-        said = f"It is {lean}: the mean confidence of {best.name} is {mean:.1%}, its accuracy {bounds}."
-    sure = confidence >= 0.9
-    if 0 < sure.sum() < len(sure):
-        said += (
-            f" When it is at least 90 % sure ({sure.mean():.0%} of the time), {right[sure].mean():.1%} of its answers "
-            f"are right, otherwise {right[~sure].mean():.1%}."
-        )
-    return said
-
-
-def _trust_real(run: Run, best: Row) -> str:
-    inside, n = best.value("coverage_90"), run.n_test
-    if math.isnan(inside) or n < 1:
-        return ""
-    low, high = wilson(inside, n)
-    lean = (
-        "too narrow" if high < 0.9 else "too wide" if low > 0.9 else "as wide as they should be, as far as can be told"
-    )
-    width = best.value("width_90")
+def _ended(run: Run) -> str:
+    """Loud where training had not ended."""
+    found = falling(run)
+    if not found:
+        told = any(isinstance(r.get("training"), dict) for row in run.rows for r in row.records)
+        return "Yes, as far as the curves of training can tell." if told else ""
+    most = max(found.values())
     return (
-        f"Of its 90 % intervals {inside:.1%} hold the target (95 % interval of that share: {low:.1%} to {high:.1%}): "
-        f"they are {lean}."
-        + (f" They are {number(width)}{_unit(run)} wide on average." if math.isfinite(width) else "")
+        f"NO. The loss was STILL FALLING in the second half of training, by up to {number(most)} nats per example "
+        f"beyond what the shrinking step explains, for {listed(list(found))}. These scores measure how long rows were "
+        "trained as much as how good they are: train longer (more epochs) before choosing."
     )
 
 
@@ -184,24 +150,73 @@ def _noticed(best: Row) -> str:
 
 
 def _about(run: Run) -> str:
-    best = run.rows[0]
-    whole = best.value("variance" if run.kind == "real" else "entropy")
-    share = best.value("epistemic") / whole if whole > 0 else math.nan
+    best = run.leader
+    what = "variance" if run.kind == "real" else "entropy"
+    whole = best.value(what)
+    share = max(0.0, best.value("epistemic") / whole) if whole > 0 else math.nan
     if math.isnan(share):
         return ""
-    what = "variance" if run.kind == "real" else "entropy"
-    return (
-        f"{_percent(max(0.0, share))} of the {what} that {best.name} predicts is doubt about the weights, which more "
-        "data would reduce; the rest it takes for noise, which stays."
-    )
+    kind = next((r["spread"] for r in best.records if "spread" in r), "")
+    if kind == "point" or (not kind and share == 0):
+        return f"{best.name} is a single network: it has no doubt about its weights to show. {_rest(run, 'All of it')}"
+    of = f"{_percent(share)} of the {what} that {best.name} predicts is"
+    if kind == "tuned":
+        said = (
+            f"{of} noise on the weights, of a size that was tuned on validation examples for the best predictions: not "
+        )
+        return f"{said}a doubt that more data would reduce. {_rest(run, 'The rest')}"
+    if kind == "members":
+        said = f"{of} disagreement of its {best.members} members: where they would agree with more data, it shrinks."
+    else:
+        said = f"{of} doubt about the weights, as its posterior has it, which more data would reduce."
+    return f"{said} {_rest(run, 'The rest')}"
+
+
+def _rest(run: Run, share: str) -> str:
+    """What the part that is not about the weights is: noise, but for what training or another row would still tell."""
+    best = run.leader
+    if best.name in falling(run):
+        return f"{share} is not all noise: training had not ended, and would have explained more of it."
+    better = _less_error(run)
+    if better is not None:
+        return f"{share} is not all noise: {better.name} makes smaller errors on the same examples."
+    return f"{share} it takes for noise; how much of it another network or other inputs would explain, it cannot tell."
+
+
+def _less_error(run: Run) -> Row | None:
+    """A row whose errors are smaller than those of the best beyond chance and by more than SMALL of them, though its
+    NLL is not."""
+    best, targets = run.leader, run.test.get("targets")
+    for row in [row for row in run.rows if row is not best]:
+        gaps = [_errors(run, a, targets, b) for a, b in zip(best.arrays, row.arrays)]
+        usable = [g for g in gaps if g is not None]
+        if usable and len({len(g) for g in usable}) == 1:
+            [d] = paired_differences(np.stack(usable)[..., None])
+            if d.low > 0 and d.mean > SMALL * _error(run, best):
+                return row
+    return None
+
+
+def _errors(run: Run, own: Arrays, targets: np.ndarray | None, other: Arrays) -> np.ndarray | None:
+    """By how much the error of the first is above that of the other, for each example."""
+    if run.kind != "real":
+        if "correct" not in own or "correct" not in other or own["correct"].shape != other["correct"].shape:
+            return None
+        return (other["correct"].astype(float) - own["correct"]).reshape(len(own["correct"]), -1).mean(1)
+    if targets is None or any("mean" not in a or a["mean"].shape != targets.shape for a in (own, other)):
+        return None
+    first, second = ((a["mean"].astype(np.float64) - targets) ** 2 for a in (own, other))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (first - second).reshape(len(targets), -1).mean(1)
+
+
+def _error(run: Run, row: Row) -> float:
+    """The mean squared error, or the share of wrong answers."""
+    return row.value("rmse") ** 2 if run.kind == "real" else 1 - row.value("accuracy")
 
 
 def _percent(share: float) -> str:
     return "Less than 1%" if 0 < share < 0.01 else f"{share:.0%}"
-
-
-def _called(row: Row) -> str:
-    return row.name if row.members == 1 else f"{row.name} of {row.members}"
 
 
 def _unit(run: Run) -> str:

@@ -22,7 +22,7 @@ class Column(NamedTuple):
 class Cell(NamedTuple):
     value: float  # what it is sorted by; NaN: nothing
     text: str
-    error: str  # one standard error over seeds; empty for a single seed
+    error: str  # one standard error over seeds; empty for fewer than three
     best: bool
 
 
@@ -58,6 +58,7 @@ REAL = (
     Column("epistemic", "epistemic", "share of the variance that is about the weights", _epistemic("variance"), ".1%"),
 )
 COSTS = (
+    Column("members", "members", "networks of the ensemble", lambda row: float(row.members), ",.0f"),
     Column("ood", "OOD AUROC", "how well uncertainty tells other inputs from test examples", _ood, ".3f", 1),
     _score("steps", "steps", "training steps of one network that all members took together", ",.0f"),
     _score("fit_seconds", "train s", "seconds of training, all members", ",.1f"),
@@ -87,6 +88,8 @@ def _cell(column: Column, row: Row, best: float) -> Cell:
     if not math.isfinite(value):
         return Cell(math.nan, "-", "", False)
     text = format(value, column.style) if column.style else number(value)
+    if column.key == "members":
+        return Cell(value, row.told_members, "", False)
     error = row.error(column.key)
     if math.isnan(error) or column.key in ("steps", "draws", "epistemic"):
         return Cell(value, text, "", value == best)

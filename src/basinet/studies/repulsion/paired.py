@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...compare.folder import write_arrays
 from ...metrics import bootstrap_difference
+from ...pool.arrays import write_arrays
 from ...predict import Predictive
 
 SCORES = ("nll", "accuracy")  # what is compared, in the rows of an array

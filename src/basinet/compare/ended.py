@@ -1,0 +1,84 @@
+"""Whether training had ended: a test of the curves that members left, not a look at them.
+
+A loss falls for two reasons: parameters still move to where it is lower, and the step size shrinks, so that they swing
+less around where they are. More training goes on with the first alone. Over the second half of the steps
+
+    loss = a + b (learning rate) + c (sum of learning rates so far) + noise
+
+is fitted by least squares, and training had not ended where c is below zero beyond chance and moved the loss by more
+than can be neglected. The curve is the validation NLL where there is one: a training loss may fall for ever, while the
+network learns its examples by heart.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..engine import Method
+
+LITTLE = 0.01  # nats an example that training brought in its second half: less is neglected
+Z = 3.3  # standard errors of c below zero: chance alone is beyond it once in 2,000 times
+FEWEST = 8  # reports in the second half, below which nothing can be said
+MOST = 20  # bins of reports: neighbouring ones are alike, and would count twice
+
+
+def training_of(curves: dict[str, list[Any]], recipe: Method, steps: int) -> dict[str, Any] | None:
+    """What a record says of a training of so many planned steps; None where the curves are too short to tell."""
+    which = "val_nll" if curves.get("val_nll") else "loss"
+    found = [
+        pair for one in zip(curves.get("step", []), curves.get(which, [])) if (pair := _second_half(*one)) is not None
+    ]
+    lengths = {len(step) for step, _ in found}
+    if not found or steps < 1 or len(lengths) != 1:  # members that stopped at different steps stopped by themselves
+        return None
+    clock, loss = found[0][0], np.mean([values for _, values in found], axis=0)
+    if len(clock) < FEWEST:
+        return None
+    drop, error = _drift(clock, loss, _rates(recipe, steps))
+    falling = drop > LITTLE and drop > Z * error
+    return {"curve": which, "falling": bool(falling), "drop": drop, "error": error, "steps": steps}
+
+
+def _second_half(step: Any, values: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    clock, loss = (np.array([math.nan if v is None else v for v in x], float) for x in (step, values))
+    if clock.shape != loss.shape or not len(clock) or not (np.isfinite(clock) & np.isfinite(loss)).all():
+        return None
+    late = clock > 0.5 * clock[-1]
+    return clock[late], loss[late]
+
+
+def _rates(recipe: Method, steps: int) -> np.ndarray:
+    """The learning rate of each step; ones where the method has none."""
+    optimizer = getattr(recipe, "optimizer", None)
+    if optimizer is None:
+        return np.ones(steps)
+    try:
+        rates = torch.as_tensor(optimizer.learning_rate(torch.arange(steps), steps), dtype=torch.float64)
+    except (TypeError, ValueError, AttributeError):  # one that depends on more than the step
+        return np.ones(steps)
+    return np.broadcast_to(rates.numpy(), (steps,))
+
+
+def _drift(clock: np.ndarray, loss: np.ndarray, rates: np.ndarray) -> tuple[float, float]:
+    """By how much the sum of learning rates lowered the loss, other things equal, and its standard error."""
+    place = np.minimum(clock.astype(int), len(rates)) - 1
+    rate, way = rates[place], np.cumsum(rates)[place]
+    bins = np.arange(len(clock)) * min(MOST, len(clock)) // len(clock)
+    size = np.bincount(bins)
+    rate, way, loss = (np.bincount(bins, x) / size for x in (rate, way, loss))
+    length = way[-1] - way[0]
+    if length <= 0:
+        return 0.0, math.inf
+    columns = [np.ones(len(way)), (way - way[0]) / length]
+    if np.ptp(rate) > 1e-3 * np.abs(rate).max():
+        columns.append(rate / np.abs(rate).max())
+    x = np.stack(columns, 1)
+    fitted, *_ = np.linalg.lstsq(x, loss, rcond=None)
+    rest = loss - x @ fitted
+    variance = rest @ rest / max(1, len(loss) - x.shape[1])
+    inverse = np.linalg.pinv(x.T @ x)
+    return float(-fitted[1]), float(math.sqrt(max(variance * inverse[1, 1], 0.0)))
