@@ -31,6 +31,7 @@ LAYERS = (
     {"scoring"},
     {"temper", "weigh", "conformal"},
     {"fit"},
+    {"defaults"},
     {"testing", "fitted", "checkpoints", "cost"},
     {"advice"},
     {"compare"},

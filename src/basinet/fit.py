@@ -278,7 +278,7 @@ def check_needs(method: Method, data: Data | Stream | None, val: Data | Stream |
     for what, given in (("data", data), ("val", val)):
         if given is None and what in method.needs:
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
-    if val is None and patience_of(method) is not None:
+    if val is None and getattr(method, "patience", None) is not None:
         raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
 
 
@@ -340,7 +340,8 @@ def _starting_points(
 def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
     """The place of a recipe's members; `source` are the recipes of what they start from."""
     data, val = given.data, given.val
-    chooses = "val" in method.needs or patience_of(method) is not None  # what is only watched makes no other run
+    noisy = given.problem.likelihood.spread is not None  # what is only watched makes no other run
+    chooses = "val" in method.needs or patience_of(method) is not None or noisy
     description = {
         "method": describe(method),
         "data": None if data is None else data.fingerprint(),

@@ -6,53 +6,21 @@ predicting needs the folder and a new file alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
 
 from .data import Encoder, Table
-from .networks import MLP
+from .defaults import DefaultNetwork, Maker
 from .pool import FileError, decode, encode, fingerprint, read_json, write_json
 from .posterior import Posterior
-from .problem import Problem
-from .problem.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from .problem.priors import Normal
 from .saving import MANIFEST, load
 from .scoring import BUDGET
 
-Maker = Callable[[int, int], nn.Module]  # (inputs, outputs) -> network
-
 TABLE = "table.json"
-
-
-Kind = Literal["classes", "labels", "real"]
-
-
-def problem_for(inputs: int, outputs: int, kind: Kind, make: Maker | None = None) -> Problem:
-    """A network, likelihood and prior for so many inputs and outputs and targets of that kind.
-
-    Weights have prior scale 1; for real numbers 1 / sqrt(fan-in), since with a wider one the network fits the noise of
-    a small table, and the learned noise follows it to nothing.
-    """
-    make = make or default_network(kind)
-    likelihoods: dict[Kind, Likelihood] = {
-        "classes": Categorical(),
-        "labels": Bernoulli(),
-        "real": Gaussian(noise=0.5, learned=True),
-    }
-    prior = Normal(scale="lecun") if kind == "real" else Normal(scale=1.0)
-    return Problem(lambda: make(inputs, outputs), likelihoods[kind], prior)
-
-
-def default_network(kind: Kind) -> Maker:
-    """An MLP with two hidden layers: of 200 for classes and labels, of 50 for real numbers."""
-    return lambda inputs, outputs: MLP(inputs, outputs, hidden=(50, 50) if kind == "real" else (200, 200))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +32,7 @@ class Fitted:
     file: str  # the name of the file it was fitted to
     checksum: str  # and the SHA-256 of its bytes
     model: str | None = None  # where the network came from; None: the built-in one
+    network: DefaultNetwork | None = None  # which that is
 
     def save(self, folder: Path) -> None:
         """Writes the posterior, then the rest beside it; what belongs to another posterior is found when loading."""
@@ -73,6 +42,7 @@ class Fitted:
             "file": self.file,
             "checksum": self.checksum,
             "model": self.model,
+            "network": None if self.network is None else vars(self.network),
             "posterior": fingerprint(read_json(folder / MANIFEST)),
         }
         write_json(folder / TABLE, content)
@@ -89,11 +59,12 @@ class Fitted:
             raise FileError(folder, f"it was fitted with a network of its own: pass --model {found['model']}")
         try:
             encoder = decode(found["encoder"], {})
+            network = None if found["network"] is None else DefaultNetwork.read(found["network"])
         except (ValueError, KeyError, TypeError) as error:
             raise FileError(folder / TABLE, str(error)) from error
-        network = make or default_network(encoder.target.what)
-        posterior = load(folder, lambda: network(len(encoder.features), encoder.target.outputs), device)
-        return Fitted(posterior, encoder, found["file"], found["checksum"], found["model"])
+        own = make or (lambda inputs, outputs: network.build())  # type: ignore[union-attr]
+        posterior = load(folder, lambda: own(len(encoder.features), encoder.target.outputs), device)
+        return Fitted(posterior, encoder, found["file"], found["checksum"], found["model"], network)
 
     def predict(
         self, table: Table, level: float = 0.9, samples: int | None = None, seed: int = 0

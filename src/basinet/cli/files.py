@@ -171,8 +171,9 @@ def fit(
     from ..conformal import conformal as calibrated
     from ..data import fit_table, read_table
     from ..data.tables import named
+    from ..defaults import DefaultNetwork, problem_for
     from ..fit import fit as fit_members
-    from ..fitted import Fitted, checksum, problem_for
+    from ..fitted import Fitted, checksum
     from ..scoring import score
 
     where = folder or Path("runs") / f"{file.stem}-{method.lower()}"
@@ -185,7 +186,8 @@ def fit(
         encoder, parts = fit_table(table, goal, rules, fractions, seed=seed, say=warn)
         names = encoder.class_names
         make = None if model is None else user_network(model)
-        problem = problem_for(len(encoder.features), encoder.target.outputs, encoder.target.what, make)
+        shape = (parts[0].inputs, encoder.target.outputs, encoder.target.what)
+        problem = problem_for(*shape, make)
         rows = parts[1].n if val else 0
         if conformal is not None:
             check_conformal(conformal, recipe, encoder.target.what, rows)
@@ -204,7 +206,8 @@ def fit(
         )
         if conformal is not None:
             posterior = calibrated(posterior, parts[1], level=conformal, seed=seed)
-        Fitted(posterior, encoder, file.name, checksum(file), model).save(where)
+        network = DefaultNetwork.of(*shape) if make is None else None
+        Fitted(posterior, encoder, file.name, checksum(file), model, network).save(where)
         if val:
             scores = encoder.scores(score(posterior, parts[1]))
             shown = ("nll", "accuracy") if names else ("nll", "rmse")

@@ -16,8 +16,8 @@ import typer
 
 if TYPE_CHECKING:
     from ..data import Rules
+    from ..defaults import Maker
     from ..engine import Method
-    from ..fitted import Maker
 
 Target = Annotated[
     str | None,

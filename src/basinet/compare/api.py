@@ -15,8 +15,8 @@ from ..data import Encoder, Rules, datasets, load_table, read_table
 from ..data.datasets import Splits
 from ..data.table import READ
 from ..data.values import listed
+from ..defaults import Maker
 from ..engine import Engine
-from ..fitted import Maker
 from ..pool.files import atomically
 from ..posterior import Posterior
 from ..problem import Problem

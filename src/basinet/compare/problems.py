@@ -14,12 +14,13 @@ from ..checkpoints import read_weights
 from ..core.tree import Point, leaves, stack
 from ..data import Data, Encoder
 from ..data.datasets import Splits
+from ..defaults import Maker, problem_for
 from ..engine import Member
 from ..families import Delta
-from ..fitted import Maker, problem_for
 from ..posterior import Part, Posterior
 from ..problem import Problem
-from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood
+from ..problem.likelihoods import ClassLikelihood, LabelLikelihood
+from ..problem.spread import settled as noise_from
 from .units import Unit
 
 BYTES = 20 * 2**20  # of the inputs in test.npz
@@ -28,13 +29,12 @@ LEAK = 0.9999  # of a correlation between an input and the target, above which i
 
 
 def default_problem(splits: Splits, make: Maker | None = None) -> Problem:
-    """A network, likelihood and prior that fit the data: an MLP, unless `make` makes another network; classes, labels
-    that are there or not, or real numbers with learned noise."""
+    """A network, likelihood and prior that fit the data: those of `defaults`, unless `make` makes another network."""
     first = leaves(splits.train.inputs)
     if len(first) != 1:
         raise ValueError(f"expected inputs of one tensor for the built-in network, got {len(first)}: pass a problem")
     outputs = splits.classes or splits.train.targets[0].numel()
-    return problem_for(first[0][0].numel(), outputs, splits.kind, make)
+    return problem_for(first[0], outputs, splits.kind, make)
 
 
 def kind_of(problem: Problem) -> str:
@@ -60,22 +60,15 @@ def given_weights(file: Path, problem: Problem) -> Posterior:
 
 
 def settled(start: Posterior, val: Data) -> Posterior:
-    """The same point with the noise of a Gaussian, where it is learned and so in no file of weights, at the spread of
-    the validation residuals."""
+    """The same point with the noise, where it is learned and so in no file of weights, at the size that the validation
+    residuals tell."""
     if len(start) != 1:
         raise ValueError(f"expected a start of one member, such as bn.Posterior.of(module, problem), got {len(start)}")
     problem = start.problem
-    likelihood = problem.likelihood
-    if start.recipe is not None or not (isinstance(likelihood, Gaussian) and likelihood.learned):
+    if start.recipe is not None or problem.likelihood.spread is None:
         return start
     [point] = start.points()
-    with torch.no_grad():
-        made = start.predict(val.inputs).outputs[0, 0]
-    gap = (made - val.targets.to(made).reshape(made.shape)).square().mean().sqrt().clamp(min=1e-6)
-    learned = {
-        n: gap.log().to(x).expand(x.shape).clone() if n.endswith("log_noise") else x for n, x in point.params.items()
-    }
-    return Posterior((_part(problem, Point(learned, point.buffers)),))
+    return Posterior((_part(problem, noise_from(problem, point, val).point),))
 
 
 def _part(problem: Problem, point: Point) -> Part:

@@ -16,6 +16,7 @@ from ..core.tree import Point, leaves, take, tree_map
 from ..data import Data, Stream, examples, pieces
 from ..families import Family
 from ..problem import Batch, Problem
+from ..problem.spread import SHIFTS, energies, least
 from .checkpoint import Checkpoints, group_name
 from .interrupt import Interrupt
 from .kernels import Kernel
@@ -259,6 +260,10 @@ class _Group:
             else:
                 slot.waited += 1
                 stopped = slot.waited >= self.patience
+        elif self.patience is not None and not run.method.coupled:  # without validation the loss decides, and the last
+            seen = slot.curves["loss"][-1]  # state stays: the lowest loss is no better
+            slot.best, slot.waited = min(seen, slot.best), 0 if seen < slot.best else slot.waited + 1
+            stopped = slot.waited >= self.patience
         if type(run.method).done is not Method.done:
             stopped = stopped or bool(run.method.done(take(self.kernel.states(), j)))
         return stopped or slot.clock >= run.schedule.steps
@@ -321,7 +326,7 @@ class _Group:
         return None
 
     def _validate(self, val: Data | Stream) -> list[float] | None:
-        """NLL of each member, per validation example that has weight."""
+        """NLL of each member, per validation example that has weight; with noise of the size that suits it best."""
         method, problem = self.run.method, self.run.problem
         if method.norm == "refresh" and problem.network.norms:
             return None  # the statistics that belong to the point are not there yet
@@ -330,14 +335,15 @@ class _Group:
             point = method.point(state)
             batch = Batch(inputs, targets, targets, torch.zeros(()), val.n, weights)
             own = method.seen(state) if isinstance(method, Together) else problem
-            return -own.log_likelihood(point.params, point.buffers, batch)[0]
+            return energies(own, point.params, point.buffers, batch)
 
-        total, seen = torch.zeros(len(self.slots), dtype=torch.float64, device=self.kernel.keys.device), 0
+        tried, seen = 1 if problem.likelihood.spread is None else len(SHIFTS), 0
+        total = torch.zeros(len(self.slots), tried, dtype=torch.float64, device=self.kernel.keys.device)
         with torch.no_grad():
             for piece in pieces(val, EVALUATE):
                 total += self._each(nll, tuple(piece))
                 seen += examples(piece)
-        return (total / seen).tolist()
+        return (least(total) / seen).tolist()
 
     def _each(self, function: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
         """`function(state, *arguments)` of all members: stacked where that can be, else one after another."""

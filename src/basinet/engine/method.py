@@ -23,13 +23,16 @@ from ..data import Data, Stream
 from ..families import Delta, Family
 from ..optim import Optimizer
 from ..problem import Batch, Problem
+from ..problem.spread import settled
 from .coupled import Lift
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
 
 
-ENOUGH = 1000  # steps that bring small networks close to a mode at the default step size
+ENOUGH = 3000  # steps that bring small networks close to a mode at the default step size
+EPOCHS = 10  # at least, where data are so many that ENOUGH steps are less
+PATIENCE = 20  # reports without a better one, where a recipe gives neither epochs nor patience: a fifth of all
 
 
 class Schedule(NamedTuple):
@@ -43,12 +46,13 @@ class Schedule(NamedTuple):
     def of_epochs(epochs: int | None, batch_size: int | None, n: int) -> Schedule:
         """As many steps as visit n examples `epochs` times; all examples at once where a batch would hold them.
 
-        None is ENOUGH steps, or 10 epochs where that is more: small data need many epochs, large data few.
+        None is ENOUGH steps, or EPOCHS where that is more: small data need many epochs, large data few. It is the most
+        that is done: recipes with a field `patience` end when they are done.
         """
         batch = batch_of(batch_size, n)
         if epochs is not None and epochs < 0:
             raise ValueError(f"expected epochs of at least 0, got {epochs}")
-        steps = max(ENOUGH, -(-10 * n // batch)) if epochs is None else -(-epochs * n // batch)
+        steps = max(ENOUGH, -(-EPOCHS * n // batch)) if epochs is None else -(-epochs * n // batch)
         return Schedule(steps, None if batch == n else batch)
 
 
@@ -171,8 +175,11 @@ class Method(Recipe, kind="method"):
 
 
 def patience_of(method: Method) -> int | None:
-    """Reports without a better validation NLL after which a member stops, for recipes that have such a field."""
-    return getattr(method, "patience", None)
+    """Reports without a better validation NLL (without validation data: loss) after which a member stops, for recipes
+    that have such a field. Where neither that nor the epochs are given, PATIENCE."""
+    if not hasattr(method, "patience"):
+        return None
+    return PATIENCE if method.patience is None and getattr(method, "epochs", 0) is None else method.patience
 
 
 def via_of(method: Method | None) -> str:
@@ -273,9 +280,13 @@ class GradientMethod(Method, kind="method"):
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family | Finished:
-        """The point where descent ended; methods that keep more than a point say so."""
+        """The point where descent ended, with the noise that validation data tell; methods that keep more than a point
+        say so."""
         point = self.point(state)
-        return Delta(point.params, point.buffers)
+        if val is None or problem.likelihood.spread is None:
+            return Delta(point.params, point.buffers)
+        point, factor = settled(problem, point, val)
+        return Finished(Delta(point.params, point.buffers), {"noise_factor": [factor]})
 
 
 @dataclass(frozen=True, kw_only=True)
