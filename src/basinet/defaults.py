@@ -17,7 +17,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .networks import MLP, TableNet
-from .networks.table import Embedding, numbers_among
+from .networks.table import numbers_among
 from .problem import Problem
 from .problem.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, Likelihood
 from .problem.priors import Normal
@@ -25,6 +25,7 @@ from .problem.priors import Normal
 Maker = Callable[[int, int], nn.Module]  # (inputs, outputs) -> network
 Kind = Literal["classes", "labels", "real"]
 
+FEATURES = 8  # of a number's embedding
 MOST = 500  # numbers that are embedded: beyond, as in images, neighbours tell more than the value of one
 LIKELIHOODS: dict[Kind, Likelihood] = {
     "classes": Categorical(),
@@ -41,15 +42,15 @@ class DefaultNetwork:
     inputs: int
     outputs: int  # of the targets
     numbers: tuple[int, ...] = ()  # which inputs are numbers
-    embedding: Embedding = "none"
+    features: int = 0  # that each of them becomes
 
     @staticmethod
     def of(inputs: Tensor, outputs: int, kind: Kind) -> DefaultNetwork:
         """For training inputs (N, ...)."""
         count = inputs[0].numel()
         numbers = numbers_among(inputs) if kind == "real" else ()
-        embedding: Embedding = "piecewise" if 0 < len(numbers) <= MOST else "none"
-        return DefaultNetwork(kind=kind, inputs=count, outputs=outputs, numbers=numbers, embedding=embedding)
+        features = FEATURES if len(numbers) <= MOST else 0
+        return DefaultNetwork(kind=kind, inputs=count, outputs=outputs, numbers=numbers, features=features)
 
     @staticmethod
     def read(content: Any) -> DefaultNetwork:
@@ -60,7 +61,7 @@ class DefaultNetwork:
         """The network; for training inputs, with scales and bins from them, which a posterior that was saved has."""
         if self.kind != "real":
             return MLP(self.inputs, self.outputs, hidden=(200, 200))
-        made = TableNet(self.inputs, 2 * self.outputs, self.numbers, self.embedding)
+        made = TableNet(self.inputs, 2 * self.outputs, self.numbers, features=self.features)
         return made if inputs is None else made.fitted(inputs)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ENOUGH = 3000  # steps that bring small networks close to a mode at the default step size
 EPOCHS = 10  # at least, where data are so many that ENOUGH steps are less
-PATIENCE = 20  # reports without a better one, where a recipe gives neither epochs nor patience: a fifth of all
+PATIENCE = 30  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all
 
 
 class Schedule(NamedTuple):

@@ -6,15 +6,14 @@ from .frn import FilterResponseNorm
 from .mlp import MLP, pep_mlp, toy_mlp, uci_mlp
 from .published import with_weights
 from .resnet import ResNet
-from .table import Periodic, PiecewiseLinear, TableNet
+from .table import NumberEmbedding, TableNet
 from .wide_resnet import WideResNet
 
 __all__ = [
     "MLP",
     "EfficientNetLite",
     "FilterResponseNorm",
-    "Periodic",
-    "PiecewiseLinear",
+    "NumberEmbedding",
     "ResNet",
     "TableNet",
     "WideResNet",

@@ -1,62 +1,55 @@
 """A network for tables: numbers through embeddings, then a dense network (Gorishniy et al. 2022, "On embeddings for
 numerical features in tabular deep learning").
 
-A dense network bends slowly along any one input, while tables have thresholds and waves. So each number x becomes a
-vector of its own first:
+A dense network bends slowly along any one input, while tables have waves and thresholds. So each number x becomes a few
+features of its own first:
 
-    periodic           e = W [sin 2 pi c x, cos 2 pi c x, x] + b, with frequencies c that are learned
-    piecewise linear   e = W [t_1 ... t_K, x] + b, where t_k runs from 0 to 1 across bin k of the training quantiles
+    e = W [x, sin 2 pi c x, cos 2 pi c x, t_1 ... t_K] + b
 
-Inputs that are no numbers (an input per category, a flag for a missing value) go to the dense network as they are: its
-first layer holds a vector for each, which is what an embedding of categories is.
+with frequencies c that are learned, and t_k that runs from 0 to 1 across bin k of the training quantiles. In the
+beginning e is linear in x: what bends more has to be learned, so that few or noisy data get a smooth function. The last
+layer sees the inputs too, beside the last hidden layer: a table that is linear is fitted as such.
+
+Inputs that are no numbers (an input per category, a flag for a missing value) go to the dense layers as they are: the
+first of them holds a vector for each, which is what an embedding of categories is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-
-from .mlp import MLP
-
-Embedding = Literal["periodic", "piecewise", "none"]
 
 BEYOND = 3.0  # widths by which the outermost bins go on past the training data
 FAR = 4.0  # scales up to which a number is itself
 QUARTILES = 1.349  # standard deviations between the quartiles of a normal
 
 
-class Periodic(nn.Module):
-    """Each number as `features` combinations of sines and cosines of it, and of itself."""
+class NumberEmbedding(nn.Module):
+    """Each number as `features` combinations of itself, of sines and cosines of it, and of its place in bins."""
 
-    def __init__(self, numbers: int, features: int = 8, frequencies: int = 16, scale: float = 0.3) -> None:
+    edges: Tensor  # (numbers, bins + 1), of `fitted`; before, even between -3 and 3
+
+    def __init__(
+        self, numbers: int, features: int = 8, frequencies: int = 16, bins: int = 48, scale: float = 0.3
+    ) -> None:
         super().__init__()
+        if min(numbers, features, bins) < 1 or frequencies < 0:
+            raise ValueError(
+                f"expected numbers, features and bins of at least 1 and frequencies of at least 0, got {numbers}, "
+                f"{features}, {bins} and {frequencies}"
+            )
         self.frequency = nn.Parameter(scale * torch.randn(numbers, frequencies))
-        self.weight, self.bias = _linear_for_each(numbers, 2 * frequencies + 1, features)
-
-    def forward(self, numbers: Tensor) -> Tensor:  # (B, numbers) -> (B, numbers, features)
-        x = numbers.unsqueeze(-1)
-        angle = 2 * math.pi * self.frequency * x
-        return torch.einsum("bnk,nkf->bnf", torch.cat([angle.sin(), angle.cos(), x], -1), self.weight) + self.bias
-
-
-class PiecewiseLinear(nn.Module):
-    """Each number as `features` combinations of its place in every bin, and of itself. The edges of the bins are those
-    of `fitted`: before, they are even between -3 and 3."""
-
-    edges: Tensor  # (numbers, bins + 1)
-
-    def __init__(self, numbers: int, features: int = 8, bins: int = 48) -> None:
-        super().__init__()
         self.register_buffer("edges", torch.linspace(-3, 3, bins + 1).repeat(numbers, 1))
-        self.weight, self.bias = _linear_for_each(numbers, bins + 1, features)
-        with torch.no_grad():
-            self.weight[:, :-1] = 0.0  # begins as the linear map alone
+        weight = torch.zeros(numbers, 1 + 2 * frequencies + bins, features)
+        weight[:, 0].uniform_(-1, 1)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(torch.empty(numbers, features).uniform_(-1, 1))
 
-    def fitted(self, numbers: Tensor) -> PiecewiseLinear:
+    def fitted(self, numbers: Tensor) -> NumberEmbedding:
         """Itself, with the quantiles of training numbers (N, numbers) as edges."""
         levels = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64)
         self.edges.copy_(_quantiles(numbers.detach().double().cpu(), levels).T)
@@ -64,12 +57,14 @@ class PiecewiseLinear(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:  # (B, numbers) -> (B, numbers, features)
         x = numbers.unsqueeze(-1)
+        angle = 2 * math.pi * self.frequency * x
         low, width = self.edges[:, :-1], self.edges.diff(dim=1)
         place = (x - low) / torch.where(width > 0, width, 1.0)  # (B, numbers, bins)
-        inner = place.clamp(0, 1)
-        ends = [place[..., :1].clamp(-BEYOND, 1), inner[..., 1:-1], place[..., -1:].clamp(0, 1 + BEYOND)]
-        pieces = torch.where(width > 0, torch.cat(ends, -1), 0.0)  # equal quantiles make bins without width
-        return torch.einsum("bnk,nkf->bnf", torch.cat([pieces, x], -1), self.weight) + self.bias
+        first, last = place[..., :1].clamp(-BEYOND, 1), place[..., -1:].clamp(0, 1 + BEYOND)
+        pieces = torch.cat([first, place[..., 1:-1].clamp(0, 1), last], -1) if place.shape[-1] > 1 else place
+        pieces = torch.where(width > 0, pieces, 0.0)  # equal quantiles make bins without width
+        each = torch.cat([x, angle.sin(), angle.cos(), pieces], -1)
+        return torch.einsum("bnk,nkf->bnf", each, self.weight) + self.bias
 
 
 class TableNet(nn.Module):
@@ -87,25 +82,24 @@ class TableNet(nn.Module):
         inputs: int,
         outputs: int,
         numbers: Sequence[int] | None = None,  # which inputs are numbers; None: all
-        embedding: Embedding = "periodic",
         hidden: Sequence[int] = (128, 128, 128),
-        features: int = 8,
+        features: int = 8,  # of each number; 0: numbers are not embedded
     ) -> None:
         super().__init__()
         chosen = range(inputs) if numbers is None else sorted({*numbers})
         if any(not 0 <= i < inputs for i in chosen):
             raise ValueError(f"expected numbers among the inputs 0 to {inputs - 1}, got {list(chosen)}")
-        if embedding not in get_args(Embedding):
-            raise ValueError(f"expected an embedding among {', '.join(get_args(Embedding))}, got {embedding!r}")
+        if min(inputs, outputs, *hidden) < 1 or not hidden:
+            raise ValueError(f"expected a hidden layer and sizes >= 1, got {(inputs, *hidden, outputs)}")
         self.numbers = tuple(chosen)
         self.others = tuple(i for i in range(inputs) if i not in {*chosen})
         self.register_buffer("centre", torch.zeros(len(self.numbers)))
         self.register_buffer("scale", torch.ones(len(self.numbers)))
-        self.embedding: Periodic | PiecewiseLinear | None = None
-        if self.numbers and embedding != "none":
-            self.embedding = (Periodic if embedding == "periodic" else PiecewiseLinear)(len(self.numbers), features)
+        self.embedding = NumberEmbedding(len(self.numbers), features) if self.numbers and features else None
         width = len(self.numbers) * (features if self.embedding is not None else 1) + len(self.others)
-        self.layers = MLP(width, outputs, hidden, nn.SiLU).layers
+        dense = [nn.Linear(a, b) for a, b in pairwise((width, *hidden))]
+        self.layers = nn.Sequential(*(layer for linear in dense for layer in (linear, nn.SiLU())))
+        self.head = nn.Linear(hidden[-1] + inputs, outputs)
 
     def fitted(self, inputs: Tensor) -> TableNet:
         """Itself, with the scales and bins of training inputs (N, inputs)."""
@@ -115,16 +109,17 @@ class TableNet(nn.Module):
         scale = torch.where(robust > 0, robust, sd)
         self.centre.copy_(middle)
         self.scale.copy_(torch.where(scale > 0, scale, 1.0))
-        if isinstance(self.embedding, PiecewiseLinear):
+        if self.embedding is not None:
             self.embedding.fitted(self._scaled(x.float()))
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:  # (B, ...) -> (B, outputs)
         x = inputs.flatten(1)
         numbers = self._scaled(x[:, list(self.numbers)] if self.others else x)
-        if self.embedding is not None:
-            numbers = self.embedding(numbers).flatten(1)
-        return self.layers(torch.cat([numbers, x[:, list(self.others)]], 1) if self.others else numbers)
+        others = [x[:, list(self.others)]] if self.others else []
+        embedded = numbers if self.embedding is None else self.embedding(numbers).flatten(1)
+        hidden = self.layers(torch.cat([embedded, *others], 1))
+        return self.head(torch.cat([hidden, numbers, *others], 1))
 
     def _scaled(self, numbers: Tensor) -> Tensor:
         x = (numbers - self.centre) / self.scale
@@ -136,13 +131,6 @@ def numbers_among(inputs: Tensor) -> tuple[int, ...]:
     """Which of training inputs (N, inputs) have more than two values, and so are no flags or categories."""
     x = inputs.flatten(1)
     return tuple(i for i in range(x.shape[1]) if len(x[:, i].unique()) > 2)
-
-
-def _linear_for_each(numbers: int, before: int, after: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """A linear layer for every number, initialised as torch does: (numbers, before, after) and (numbers, after)."""
-    bound = before**-0.5
-    weight = torch.empty(numbers, before, after).uniform_(-bound, bound)
-    return nn.Parameter(weight), nn.Parameter(torch.empty(numbers, after).uniform_(-bound, bound))
 
 
 def _quantiles(x: Tensor, levels: Tensor) -> Tensor:
