@@ -17,6 +17,7 @@ from .core.tree import Point, leaves, move, stack, tree_map
 from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
+from .engine.falling import falling_line, still_falling
 from .engine.group import Observer, Trained
 from .engine.method import name_of, patience_of, plan_of
 from .engine.progress import Progress
@@ -227,6 +228,11 @@ class _Cast:
             }
             if failed:
                 info["failed"] = failed  # members that diverged at every attempt are not in the posterior
+            falls = [still_falling(t.curves, self.plans[j].steps) for t in done]
+            if any(falls) and getattr(self.kinds[j], "epochs", 0) is None:
+                info["still_falling"] = falls  # nats per example, where the planned steps were too few
+                if trained.intersection(here):
+                    Progress("", 0, self.given.engine.progress).say(falling_line(falls, self.plans[j].steps))
             family = stack([t.family for t in done if t.family is not None])
             members = tuple(self.who[i] for i in here)
             parts.append(Part(self.given.problem, family, members, self.kinds[j], inputs, info))

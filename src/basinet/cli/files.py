@@ -143,12 +143,12 @@ def fit(
         typer.Option(
             min=0.0, max=0.9, help="Share of the rows kept for validation, which only stops and tunes; 0: none."
         ),
-    ] = 0.1,
+    ] = 0.15,
     conformal: Annotated[
         float | None,
         typer.Option(
-            help="Calibrate on the validation rows: predictions get sets or intervals that hold the truth with this "
-            "probability. Not for methods that tune on those rows."
+            help="Calibrate on further rows, as many as those kept for validation: predictions get sets or intervals "
+            "that hold the truth with this probability."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the validation rows and the members.")] = 0,
@@ -182,7 +182,10 @@ def fit(
         goal, rules = target_name(file, target), make_rules(kind, missing, unseen, keep, drop, category)
         table = read_table(file, named(goal))
         share = max(val, 1 / table.n)  # one row at least
-        fractions = (1 - share, share) if val else (1.0,)
+        calibrate = share if val and conformal is not None else 0.0
+        if share + calibrate >= 1:
+            raise ValueError(f"--val {val:g} is kept twice, to validate and to calibrate: expected less than 0.5")
+        fractions = tuple(f for f in (1 - (share if val else 0) - calibrate, share if val else 0, calibrate) if f)
         encoder, parts = fit_table(table, goal, rules, fractions, seed=seed, say=warn)
         names = encoder.class_names
         make = None if model is None else user_network(model)
@@ -190,8 +193,9 @@ def fit(
         problem = problem_for(*shape, make)
         rows = parts[1].n if val else 0
         if conformal is not None:
-            check_conformal(conformal, recipe, encoder.target.what, rows)
+            check_conformal(conformal, encoder.target.what, parts[2].n if val else 0)
         sizes = f"{parts[0].n:,} training, {rows:,} validation rows"
+        sizes += f", {parts[2].n:,} to calibrate on" if calibrate else ""
         told = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs; {sizes}; seed {seed}"
         out.print(f"{table.name}: {goal} ({encoder.target.told}) from {told}", **PLAIN)
         posterior = fit_members(
@@ -205,7 +209,7 @@ def fit(
             engine=engine,
         )
         if conformal is not None:
-            posterior = calibrated(posterior, parts[1], level=conformal, seed=seed)
+            posterior = calibrated(posterior, parts[2], level=conformal, seed=seed)
         network = DefaultNetwork.of(*shape) if make is None else None
         Fitted(posterior, encoder, file.name, checksum(file), model, network).save(where)
         if val:

@@ -137,21 +137,17 @@ def _plain(hint: Any) -> list[Any]:
     return [hint] if hint in _KINDS else []
 
 
-def check_conformal(level: float, method: Method, kind: str, rows: int) -> None:
-    """Refuses a calibration on so many validation rows that could not be made or would not hold, before training."""
-    from ..compare.sets import looks_at_val
+def check_conformal(level: float, kind: str, rows: int) -> None:
+    """Refuses a calibration on this many rows that could not be made, before training."""
     from ..predict.conformal import needed
 
     if not 0 < level < 1:
         raise ValueError(f"expected --conformal between 0 and 1, such as 0.9, got {level:g}")
     if kind == "labels":
         raise ValueError("--conformal is for classes and numbers, and the target is labels: leave it out")
-    if looks_at_val(method):
-        name = type(method).__name__
-        raise ValueError(f"--conformal: {name} tunes on the validation rows, which then cannot calibrate: leave it out")
     if rows < needed(level):
         raise ValueError(
-            f"--conformal {level:g} takes {needed(level):,} validation rows or more, got {rows:,}: raise --val"
+            f"--conformal {level:g} takes {needed(level):,} rows or more to calibrate on, got {rows:,}: raise --val"
         )
 
 

@@ -21,7 +21,7 @@ from .folder import RunFolder, read_run, write_arrays
 from .measure import measure
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
 from .rows import Row, base_of, plan_steps
-from .sets import sets
+from .sets import sets, validation
 from .units import unit_in
 
 Say = Callable[[str], None]
@@ -157,7 +157,9 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
         "size_curve": found.curve,
         "curves": _thinned(posterior.parts[0].info.get("curves", {})),
     }
-    held = sets(posterior, row.recipe, splits, unit_of(splits))
+    kept = validation(splits)[1]
+    looked = None if kept is not None else row.recipe
+    held = sets(posterior, looked, splits if kept is None else replace(splits, val=kept), unit_of(splits))
     made |= {"sets": held} if held else {}
     return made | ({"ood": found.ood} if found.ood else {}) | ({"told": row.told} if row.told else {}), found.arrays
 
@@ -179,7 +181,7 @@ def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: 
         recipe,
         setting.problem,
         splits.train,
-        val=splits.val,
+        val=validation(splits)[0],
         members=members,
         seed=seed,
         start=start,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..conformal import conformal, kinds_of
+from ..data import Data
 from ..data.datasets import Splits
 from ..engine import Method
 from ..engine.method import patience_of
@@ -44,6 +45,15 @@ def sets(posterior: Posterior, method: Method | None, splits: Splits, unit: Unit
         told = {"kind": kind, "level": LEVEL, "coverage": coverage, "size": float(size), "n": n}
         found.append(told | {"low": max(0.0, coverage - error), "high": min(1.0, coverage + error)})
     return found
+
+
+def validation(splits: Splits) -> tuple[Data, Data | None]:
+    """The validation examples by which methods stop and tune, and others that calibrate conformal sets: half of them
+    each, or None where that would be too few."""
+    if splits.val.n < 2 * FEWEST * needed(LEVEL):
+        return splits.val, None
+    tuning, held = splits.val.split(0.5, 0.5)
+    return tuning, held
 
 
 def looks_at_val(method: Method) -> bool:
