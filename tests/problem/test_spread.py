@@ -46,7 +46,7 @@ def test_the_factor_is_that_of_the_residuals(name):
     batch = Batch(X, Y, Y, torch.zeros(()), 400)
     lowest = least(energies(made, *point, batch))
     after = -made.log_likelihood(*found.point, batch)[0]
-    assert float(lowest) == pytest.approx(float(after), abs=400 * 2e-3)
+    assert float(lowest) == pytest.approx(float(after), abs=400 * 5e-3)  # a parabola between points .25 apart
     assert energies(made, *point, batch).shape == (len(SHIFTS),)
 
 

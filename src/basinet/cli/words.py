@@ -61,8 +61,8 @@ Network = Annotated[
     typer.Option(
         "--model",
         help="FILE.py:NAME, a function that returns the network as an nn.Module: of (inputs, outputs), called with how "
-        "many there are, or of nothing. Default: an MLP with two hidden layers, of 200 for classes, of 50 for real "
-        "targets.",
+        "many there are, or of nothing. Default: for real targets a network whose numbers are embedded and that "
+        "predicts its noise, for classes and labels an MLP.",
     ),
 ]
 Images = Annotated[Path | None, typer.Option("--folder", help="Where the files of an image set are.")]

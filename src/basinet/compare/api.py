@@ -74,9 +74,10 @@ def compare(
 
     `data` is a built-in set by name, an image set in a `folder`, a csv, parquet or npz file with the column `target`
     (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None takes those that all
-    methods offer and that do not take long, "all" takes all. The network is an MLP, or what `model(inputs, outputs)`
-    makes, or that of a `problem`. `start` are weights trained elsewhere, a posterior of one member or a file of them:
-    methods that begin at trained weights start there, and what trains from scratch has to be asked for by name.
+    methods offer and that do not take long, "all" takes all. The network is that of `basinet.defaults` for such data,
+    or what `model(inputs, outputs)` makes, or that of a `problem`. `start` are weights trained elsewhere, a posterior
+    of one member or a file of them: methods that begin at trained weights start there, and what trains from scratch
+    has to be asked for by name.
 
     `members` replaces the size of the ensembles. `budget`, "60s" or "20000steps", gives every row the same compute:
     seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 ENOUGH = 3000  # steps that bring small networks close to a mode at the default step size
-EPOCHS = 10  # at least, where data are so many that ENOUGH steps are less
+MOST, MANY = 6000, 100  # steps that larger data get: as many as MANY epochs are, up to MOST
+EPOCHS = 10  # at least, where data are so many that MOST steps are less
 PATIENCE = 30  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all
 
 
@@ -46,13 +47,14 @@ class Schedule(NamedTuple):
     def of_epochs(epochs: int | None, batch_size: int | None, n: int) -> Schedule:
         """As many steps as visit n examples `epochs` times; all examples at once where a batch would hold them.
 
-        None is ENOUGH steps, or EPOCHS where that is more: small data need many epochs, large data few. It is the most
-        that is done: recipes with a field `patience` end when they are done.
+        None is 3,000 steps, up to 6,000 where that is 100 epochs, and 10 epochs where that is more: small data need many
+        epochs, large data few. It is the most that is done: recipes with a field `patience` end when they are done.
         """
         batch = batch_of(batch_size, n)
         if epochs is not None and epochs < 0:
             raise ValueError(f"expected epochs of at least 0, got {epochs}")
-        steps = max(ENOUGH, -(-EPOCHS * n // batch)) if epochs is None else -(-epochs * n // batch)
+        few, many, given = (-(-e * n // batch) for e in (EPOCHS, MANY, epochs or 0))
+        steps = max(ENOUGH, min(MOST, many), few) if epochs is None else given
         return Schedule(steps, None if batch == n else batch)
 
 

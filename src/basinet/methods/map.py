@@ -49,7 +49,8 @@ class MAP(GradientMethod):
     mode where going on would fit the noise of the training data.
     """
 
-    epochs: int | None = None  # passes through the data; None: until done, within 3,000 steps or 10 passes, if more
+    epochs: int | None = None  # passes through the data; None: until done, within 3,000 steps, up to 6,000
+    #                            where that is 100 passes, and 10 passes where that is more
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
     patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 30
