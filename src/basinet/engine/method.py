@@ -47,8 +47,9 @@ class Schedule(NamedTuple):
     def of_epochs(epochs: int | None, batch_size: int | None, n: int) -> Schedule:
         """As many steps as visit n examples `epochs` times; all examples at once where a batch would hold them.
 
-        None is 3,000 steps, up to 6,000 where that is 100 epochs, and 10 epochs where that is more: small data need many
-        epochs, large data few. It is the most that is done: recipes with a field `patience` end when they are done.
+        None is 3,000 steps, up to 6,000 where that is 100 epochs, and 10 epochs where that is more: small data need
+        many epochs, large data few. It is the most that is done: recipes with a field `patience` end when they are
+        done.
         """
         batch = batch_of(batch_size, n)
         if epochs is not None and epochs < 0:

@@ -75,8 +75,8 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     if options.folder is None:
         raise ValueError("the study tables reads the files uci_NAME.npz: give --folder with the folder they are in")
     methods = options.methods or tuple(m for m in METHODS if m in OURS or _installed(m))
-    for kind, asked, known in (("method", methods, METHODS), ("set", options.sets, (*uci.NAMES, *MADE))):
-        for one in asked:
+    for kind, words, known in (("method", methods, METHODS), ("set", options.sets, (*uci.NAMES, *MADE))):
+        for one in words:
             if one not in known:
                 raise ValueError(f"the study tables has no {kind} {one!r}.{did_you_mean(one, known)}")
     path = options.out / "tables.jsonl"
