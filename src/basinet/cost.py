@@ -20,8 +20,9 @@ from .core.tree import Point, leaves, nbytes, size, take, tree_map
 from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.memory import SHARE, free_bytes, readable
-from .engine.method import name_of, plan_of, short, via_of
+from .engine.method import plan_of, short, via_of
 from .engine.room import Room, instead, room, words
+from .engine.work import Roster, Work
 from .fit import KEEP, check_arguments, check_needs, in_batches
 from .methods.map import MAP
 from .posterior import Posterior
@@ -200,12 +201,13 @@ class Meter:
             engine = self.engine  # compiling would take longer than all else here: the pace is that of eager steps
             if engine.place.type == "cpu" and engine.compile is None:
                 engine = replace(engine, compile=False)
-            pace = engine.pace(method, problem, self.data, who, lambda i, attempt: point, keys)
+            roster = Roster(who, lambda i, attempt: point, keys)
+            pace = engine.pace(Work.of(method, problem, self.data, None), roster)
             seconds, peak = pace.seconds, stage.room.peak(pace.at_once)
-            told.append(f"{name_of(method)}: a few steps of {members}, {pace.plan.strategy}, times {steps:,}")
+            told.append(f"{method.label}: a few steps of {members}, {pace.plan.strategy}, times {steps:,}")
         if demand.passes or demand.flops:
             seconds += members * (demand.passes * self._pass(problem, point) + demand.flops / self._flops())
-            told.append(f"{name_of(method)}: {demand.passes:,.0f} passes of an example and {demand.flops:.2g} flops")
+            told.append(f"{method.label}: {demand.passes:,.0f} passes of an example and {demand.flops:.2g} flops")
         return stage._replace(peak=peak, seconds=seconds, basis="; ".join(told))
 
     def _refreshed(self, method: Method, stage: _Stage) -> int:

@@ -18,11 +18,11 @@ from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
 from .engine.falling import falling_line, still_falling
-from .engine.group import Observer, Trained
-from .engine.method import name_of, patience_of, plan_of
+from .engine.method import plan_of
 from .engine.progress import Progress
 from .engine.room import refuse_what_does_not_fit
 from .engine.sweep import Apart, Marked, Together
+from .engine.work import Observer, Roster, Trained, Work
 from .methods.map import MAP
 from .pool import Pool, PoolEntry, describe, fingerprint
 from .posterior import Part, Posterior
@@ -66,7 +66,7 @@ def fit(
     who = _identities(members, seed, start)
     if len(who) % count:
         raise ValueError(
-            f"{name_of(method)} has lists of {count} values, for {len(who)} members: expected a multiple of {count} "
+            f"{method.label} has lists of {count} values, for {len(who)} members: expected a multiple of {count} "
             f"members, of which member k has value k mod {count}"
         )
     each = [recipes[i % count] for i in range(len(who))]
@@ -170,7 +170,7 @@ class _Cast:
                     yield from self._train(cohort, missing)
                     continue
                 except Apart as reason:
-                    told = f"{len(cohort)} recipes of {name_of(self.kinds[cohort[0]])} run one after another: {reason}"
+                    told = f"{len(cohort)} recipes of {self.kinds[cohort[0]].label} run one after another: {reason}"
                     Progress("", 0, self.given.engine.progress).say(told)
             for j in cohort:
                 yield from self._train([j], missing)
@@ -192,8 +192,9 @@ class _Cast:
                 return Marked(*self.point(i, attempt), torch.tensor(cohort.index(self.kind[i])))
 
             point = marked
-        arguments = (method, self.adapted[cohort[0]], data, val, self.who, point, self.keys)
-        yield from engine.train(*arguments, missing=wanted, observe=observe, checkpoints=checkpoints)
+        work = Work.of(method, self.adapted[cohort[0]], data, val)
+        roster = Roster(self.who, point, self.keys)
+        yield from engine.train(work, roster, missing=wanted, observe=observe, checkpoints=checkpoints)
 
     def _checkpoints(self, cohort: list[int]) -> Checkpoints:
         mine = [i for i, j in enumerate(self.kind) if j in cohort]
@@ -291,7 +292,7 @@ def check_needs(method: Method, data: Data | Stream | None, val: Data | Stream |
 def _check_coupled(
     method: Method, recipes: int, data: Data | Stream | None, members: int | None, start: Posterior | None
 ) -> None:
-    name = name_of(method)
+    name = method.label
     if members is None and start is None:
         raise ValueError(f"the members of {name} see each other, so their number matters: give members=10, say")
     if recipes > 1:
@@ -347,7 +348,7 @@ def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
     """The place of a recipe's members; `source` are the recipes of what they start from."""
     data, val = given.data, given.val
     noisy = given.problem.likelihood.spread is not None  # what is only watched makes no other run
-    chooses = "val" in method.needs or patience_of(method) is not None or noisy
+    chooses = "val" in method.needs or method.best or noisy
     description = {
         "method": describe(method),
         "data": None if data is None else data.fingerprint(),

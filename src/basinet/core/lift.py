@@ -1,4 +1,4 @@
-"""Lifts a function of one member to many: the one place where `vmap` over members stands. And compiles functions."""
+"""Functions written for one member, over all of them: in one vectorised call, or one by one where that cannot be."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from .tree import leaves, take, tree_map
+
 
 def lift(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
     """`function` over a leading axis of its arguments, as one vectorised call.
@@ -19,19 +21,81 @@ def lift(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
     """
 
     def lifted(*args: Any) -> Any:
-        structure: Any = None
-        fixed: list[Any] = []
+        rest: Any = None
 
         def tensors_of(*member: Any) -> tuple[Tensor, ...]:
-            nonlocal structure, fixed
-            flat, structure = pytree.tree_flatten(function(*member))
-            fixed = [None if isinstance(x, Tensor) else (x,) for x in flat]
-            return tuple(x for x in flat if isinstance(x, Tensor))
+            nonlocal rest
+            tensors, rest = apart(function(*member))
+            return tensors
 
-        out = list(torch.func.vmap(tensors_of, in_dims=in_dims, randomness="error")(*args))
-        return pytree.tree_unflatten([out.pop(0) if f is None else f[0] for f in fixed], structure)
+        return together(torch.func.vmap(tensors_of, in_dims=in_dims, randomness="error")(*args), rest)
 
     return lifted
+
+
+def apart(tree: Any) -> tuple[tuple[Tensor, ...], Any]:
+    """The tensors of a tree, as torch's transforms want them, and the rest: its shape, and what stands beside them."""
+    values, structure = pytree.tree_flatten(tree)
+    fixed = [None if isinstance(x, Tensor) else (x,) for x in values]
+    return tuple(x for x in values if isinstance(x, Tensor)), (fixed, structure)
+
+
+def together(tensors: Any, rest: Any) -> Any:
+    """The inverse of `apart`."""
+    left, (fixed, structure) = list(tensors), rest
+    return pytree.tree_unflatten([left.pop(0) if f is None else f[0] for f in fixed], structure)
+
+
+def gradient(function: Callable[..., Any], pick: Callable[[Any], Tensor]) -> Callable[..., tuple[Any, Any]]:
+    """Of a function of params and more: the gradient of `pick(result)` with respect to params, and the result. By a
+    transform, so that it can be lifted and compiled."""
+
+    def both(params: Any, *others: Any) -> tuple[Any, Any]:
+        rest: Any = None
+
+        def picked(params: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+            nonlocal rest
+            result = function(params, *others)
+            tensors, rest = apart(result)
+            return pick(result), tensors
+
+        grads, tensors = torch.func.grad(picked, has_aux=True)(params)
+        return grads, together(tensors, rest)
+
+    return both
+
+
+def lift_or_loop(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
+    """`lift(function)`, or one call after another where the function cannot be vectorised: found out at the first call,
+    and kept. A mistake of the function's own is raised by the calls one by one; memory that runs out is raised."""
+    vectorised = True
+
+    def all_members(*args: Any) -> Any:
+        nonlocal vectorised
+        dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
+        count = next(leaves(a)[0].shape[0] for a, d in zip(args, dims) if d is not None)
+        if vectorised and count > 1:
+            try:
+                return lift(function, in_dims)(*args)
+            except Exception as error:
+                if not may_run_alone(error):
+                    raise
+                vectorised = False
+        parts = [function(*(take(a, i) if d is not None else a for a, d in zip(args, dims))) for i in range(count)]
+        return tree_map(lambda *xs: torch.stack(xs) if isinstance(xs[0], Tensor) else xs[0], *parts)
+
+    return all_members
+
+
+def may_run_alone(error: BaseException) -> bool:
+    """Whether what failed vectorised is worth a try member by member: not where memory ran out, nor where random
+    numbers are drawn that nobody keyed."""
+    return not is_out_of_memory(error) and "randomness error mode" not in str(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def compiled(

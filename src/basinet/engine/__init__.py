@@ -1,13 +1,12 @@
 """Trains members: many at once, or one after another, with the same result."""
 
 from ..core.demand import Demand, Predicting
-from .coupled import Lift
 from .engine import Engine
-from .group import Event, Member
-from .method import CoupledMethod, Descent, Finished, GradientMethod, Info, Method, Schedule, Tuned
+from .method import Descent, Finished, GradientMethod, Method, Report, Review, Sample, Schedule
+from .step import Info, Lift, Step
+from .work import Event, Member
 
 __all__ = [
-    "CoupledMethod",
     "Demand",
     "Descent",
     "Engine",
@@ -19,6 +18,9 @@ __all__ = [
     "Member",
     "Method",
     "Predicting",
+    "Report",
+    "Review",
+    "Sample",
     "Schedule",
-    "Tuned",
+    "Step",
 ]

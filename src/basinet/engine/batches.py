@@ -19,10 +19,14 @@ class Batches:
     """Index lists for a group of members.
 
     Member k walks through one random order of its examples after another. Batches are always full: what remains of an
-    order flows into the next one. The examples of a step depend on the member's key and the step alone.
+    order flows into the next one. The examples of a step depend on the member's key and the step alone. With `given`,
+    examples come in the order of the data, each once in a pass, so that the last batch of a pass may be short.
     """
 
-    def __init__(self, data: Data, members: list[int], keys: Tensor, batch_size: int | None) -> None:
+    def __init__(
+        self, data: Data, members: list[int], keys: Tensor, batch_size: int | None, given: bool = False
+    ) -> None:
+        self.given = given
         self.data = data
         self.n = data.n
         self.rows = None if data.rows is None else data.rows[members]  # (g, n)
@@ -35,10 +39,13 @@ class Batches:
         """Whether all members see the same examples at every step: full batches of the same data."""
         return self.batch_size is None and self.rows is None
 
-    def index(self, clocks: int | Sequence[int], steps: int) -> Tensor:
-        """Positions in the data for `steps` steps from each member's clock: (steps, g, B); (steps, n) where shared."""
+    def index(self, clocks: int | Sequence[int], steps: int) -> Tensor | list[Tensor]:
+        """Positions in the data for `steps` steps from each member's clock: (steps, g, B); (steps, n) where shared; a
+        list of (g, B) where examples come in the given order."""
         g = self.keys.shape[0]
         clocks = [clocks] * g if isinstance(clocks, int) else list(clocks)
+        if self.given and self.batch_size is not None:
+            return [self._in_order(clocks, t) for t in range(steps)]
         if self.batch_size is None:
             everything = torch.arange(self.n, device=self.keys.device) if self.rows is None else self.rows
             return everything.expand(steps, *everything.shape)
@@ -49,6 +56,19 @@ class Batches:
             behind = [i for i in range(g) if clocks[i] == clock]
             found[:, behind] = self._cut(clock, steps)[:, behind]
         return found
+
+    def _in_order(self, clocks: list[int], ahead: int) -> Tensor:
+        assert self.batch_size is not None
+        a_pass = -(-self.n // self.batch_size)
+        begins = [(clock + ahead) % a_pass * self.batch_size for clock in clocks]
+        if len({min(begin + self.batch_size, self.n) - begin for begin in begins}) > 1:
+            raise RuntimeError(
+                "members that started anew are at batches of another length than the others: choose a batch_size that "
+                f"divides the {self.n:,} examples"
+            )
+        length = min(begins[0] + self.batch_size, self.n) - begins[0]
+        place = torch.tensor(begins, device=self.keys.device)[:, None] + torch.arange(length, device=self.keys.device)
+        return place if self.rows is None else self.rows.gather(1, place)
 
     def _cut(self, first: int, steps: int) -> Tensor:
         assert self.batch_size is not None
@@ -72,6 +92,11 @@ class Batches:
 
     def close(self) -> None:
         """Nothing to end."""
+
+    def keep(self, members: list[int]) -> None:
+        """Goes on with some of the members."""
+        self.keys, self._orders = self.keys[members], {}
+        self.rows = None if self.rows is None else self.rows[members]
 
     def rekey(self, j: int, key: Tensor) -> None:
         """Gives member j another key: its order changes, that of the others does not."""
@@ -122,6 +147,9 @@ class Streamed:
             return self.stream.first()
         self._position += 1
         return next(self._ahead)
+
+    def keep(self, members: list[int]) -> None:
+        """The batches are the same for all."""
 
     def rekey(self, j: int, key: Tensor) -> None:
         """The batches are the same for every key."""

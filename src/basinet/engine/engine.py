@@ -8,23 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..core.allocator import freed_memory_kept
 from ..core.tree import Point, leaves, move
-from ..data import Data, Stream
 from ..pool.files import FileError
-from ..problem import Problem
 from .checkpoint import Checkpoints
-from .group import Member, Observer, Run, Trained
+from .executor import Here
 from .interrupt import Interrupt
 from .line import Line, Train
-from .method import Method, Schedule, name_of, plan_of
+from .planner import Planner
 from .probe import STRATEGIES, Plan, Strategy
 from .progress import Progress
+from .scheduler import train_all
 from .sweep import Apart, Together
+from .work import Observer, Roster, Run, Trained, Work
 from .workers import refuse_while_importing
-from .works import Works
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,7 @@ class Engine:
     dtype: torch.dtype | None = None  # of floating-point parameters and data; default: as the network is built
     autocast: torch.dtype | None = None  # compute matrix products in this dtype, torch.bfloat16 say; default: in dtype
     strategy: Strategy | None = None  # "stacked", "streams" (GPU) or "loop"; default: what a probe finds
-    compile: bool | None = None  # compile the step; default: on a GPU yes, on a CPU where the run is long enough to pay
+    compile: bool | None = None  # compile loss and gradient; default: where the run is long enough to pay
     processes: int | None = None  # members are spread over so many, one a GPU or several on a CPU; default: as many as
     # there are GPUs, or on a CPU cores for strategy "loop" and one for "stacked", where the run is long enough to pay
     memory: int | None = None  # bytes that members may take; default: four fifths of what is free
@@ -93,63 +91,49 @@ class Engine:
 
     def train(
         self,
-        method: Method,
-        problem: Problem,
-        data: Data | Stream | None,
-        val: Data | Stream | None,
-        members: Sequence[Member],
-        point: Callable[[int, int], Point],
-        keys: Tensor,
+        work: Work,
+        roster: Roster,
         *,
         missing: Sequence[int] | None = None,
         observe: Observer | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> Generator[Trained, None, None]:
-        """Yields the missing ones of `members` (by position; default all) as they finish.
+        """Yields the missing members of a roster (by position; default all) as they finish.
 
-        `point(position, attempt)` is where a member starts, `keys` (M, 2) are their noise. Raises Apart, before any
-        step, where members whose recipes differ (`Together`) cannot or should not run side by side.
+        Raises Apart, before any step, where members whose recipes differ (`Together`) cannot or should not run side by
+        side.
         """
         refuse_while_importing()
-        wanted = list(range(len(members))) if missing is None else list(missing)
-        first = self.move(point(wanted[0], 0))
-        dtype = leaves(first.params)[0].dtype
-        schedule = plan_of(method, 0 if data is None else data.n)
-        label = f"{name_of(method)} x {len(wanted)}"
-        with Progress(label, schedule.steps * len(wanted), self.progress) as progress, freed_memory_kept():
+        wanted = list(range(len(roster.members))) if missing is None else list(missing)
+        first = self.move(roster.point(wanted[0], 0))
+        label = f"{work.method.label} x {len(wanted)}"
+        with Progress(label, work.schedule.steps * len(wanted), self.progress) as progress, freed_memory_kept():
             saved = checkpoints or Checkpoints()
             interrupt = Interrupt(waits=saved.folder is not None)
-            job = _Job(self, method, problem, data, val, dtype, schedule, members, keys, observe is not None)
-            works = job.works(self, progress, observe, saved, interrupt, point)
+            job = _Job(
+                self, work, leaves(first.params)[0].dtype, roster._replace(point=_elsewhere), observe is not None
+            )
+            here = job.here(self, progress, observe, saved, interrupt, roster.point)
             try:
-                works.plan(first, wanted)
+                Planner(self, here).plan(first, wanted)
             except (RuntimeError, TypeError, ValueError) as error:
-                if isinstance(error, FileError) or not isinstance(method, Together):
+                if isinstance(error, FileError) or not isinstance(work.method, Together):
                     raise
                 raise Apart(str(error).strip().split("\n")[0]) from error
             with interrupt:
-                yield from works.run(wanted, job._replace(plan=works.chosen, saved=saved.place()).begin)
+                yield from train_all(here, wanted, job._replace(plan=here.chosen, saved=saved.place()).begin)
             saved.clear()
 
-    def pace(
-        self,
-        method: Method,
-        problem: Problem,
-        data: Data | Stream,
-        members: Sequence[Member],
-        point: Callable[[int, int], Point],
-        keys: Tensor,
-    ) -> Pace:
+    def pace(self, work: Work, roster: Roster) -> Pace:
         """How `train` would run members, and how long they would take: by a few steps, of which nothing is kept."""
-        first = self.move(point(0, 0))
-        dtype = leaves(first.params)[0].dtype
-        schedule = plan_of(method, data.n)
-        quiet, wanted = Progress("", 0, False), list(range(len(members)))
-        job = _Job(self, method, problem, data, None, dtype, schedule, members, keys, False)
-        works = job.works(self, quiet, None, Checkpoints(), Interrupt(waits=False), point)
+        first, wanted = self.move(roster.point(0, 0)), list(range(len(roster.members)))
+        job = _Job(self, work, leaves(first.params)[0].dtype, roster, False)
+        quiet = Progress("", 0, False)
+        here = job.here(self, quiet, None, Checkpoints(), Interrupt(waits=False), roster.point)
+        planner = Planner(self, here)
         with freed_memory_kept():
-            works.plan(first, wanted, say=False)
-            return Pace(works.chosen, works.largest * works.chosen.processes, works.foretell(wanted))
+            planner.plan(first, wanted, say=False)
+            return Pace(here.chosen, planner.largest * here.chosen.processes, planner.foretell(wanted))
 
 
 class Pace(NamedTuple):
@@ -164,19 +148,14 @@ class _Job(NamedTuple):
     """What a run is about, wherever it runs: here, or in a worker to which this travels."""
 
     engine: Engine
-    method: Method
-    problem: Problem
-    data: Data | Stream | None
-    val: Data | Stream | None
+    work: Work
     dtype: torch.dtype
-    schedule: Schedule
-    members: Sequence[Member]
-    keys: Tensor
+    roster: Roster
     observed: bool
     plan: Plan | None = None
     saved: tuple[Any, ...] = ()
 
-    def works(
+    def here(
         self,
         engine: Engine,
         progress: Progress,
@@ -184,12 +163,11 @@ class _Job(NamedTuple):
         checkpoints: Checkpoints,
         interrupt: Interrupt,
         point: Callable[[int, int], Point],
-    ) -> Works:
-        """What does the work on the device of `engine`."""
-        data, val = (None if x is None else x.to(engine.place, self.dtype) for x in (self.data, self.val))
-        problem = self.problem if data is None else self.method.prepare(self.problem, data)
-        run = Run(self.method, problem, data, val, self.schedule, progress, observe, checkpoints, interrupt)
-        return Works(engine, run, self.members, self.keys.to(engine.place), point)
+    ) -> Here:
+        """What trains groups on the device of `engine`."""
+        run = Run(self.work.to(engine.place, self.dtype), progress, observe, checkpoints, interrupt)
+        keys = self.roster.keys.to(engine.place)
+        return Here(engine, run, Roster(self.roster.members, point, keys))
 
     def begin(self, line: Line, number: int) -> Train:
         """In a worker: the function that trains a group there."""
@@ -199,7 +177,12 @@ class _Job(NamedTuple):
             torch.cuda.set_device(place)
         engine = replace(self.engine, device=str(place), processes=None, progress=False)
         observe = line.observe if self.observed else None
-        works = self.works(engine, line.progress, observe, line.checkpoints(*self.saved), line.interrupt, line.point)
+        here = self.here(engine, line.progress, observe, line.checkpoints(*self.saved), line.interrupt, line.point)
         assert self.plan is not None
-        works.chosen = self.plan
-        return works.train
+        here.chosen = self.plan
+        return here.train
+
+
+def _elsewhere(position: int, attempt: int) -> Point:
+    """Where a member starts is asked of the parent, in a worker."""
+    raise RuntimeError(f"member {position} starts where the parent says")

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..core.tree import Params, tree_map
 from ..optim import Cyclic, Optimizer
-from ..problem import Batch, Problem
 from ..problem.likelihoods import Gaussian
-from .method import Info, Schedule, batch_of
+from .method import Schedule, batch_of
+from .step import Info, Step
 
 
 class Moments(NamedTuple):
@@ -47,15 +47,17 @@ def toward(mean: Params, params: Params, share: Tensor) -> Params:
     return {n: m + share.to(m.dtype) * (params[n] - m) for n, m in mean.items()}
 
 
-def in_unit_noise(info: Info, params: Params, batch: Batch, problem: Problem) -> Info:
+def in_unit_noise(info: Info, params: Params, step: Step) -> Info:
     """The same loss with its gradient multiplied by the noise variance of a Gaussian, where that is below 1: curvature
     grows as one over it, and a step size that fits one noise diverges under a smaller one."""
+    problem = step.problem
     if not isinstance(problem.likelihood, Gaussian):
         return info
     learned = {n: x.detach() for n, x in problem.split(params)[1].items()}
-    variance = problem.likelihood.distribution(batch.targets, learned).variance.amin().clamp(max=1.0)
-    descended = info.loss * variance.to(info.loss.dtype)
-    return info._replace(loss=info.loss.detach() + descended - descended.detach())
+    variance = problem.likelihood.distribution(step.batch.targets, learned).variance.amin().clamp(max=1.0)
+    loss = info.loss + sum(0.5 * d * params[n].square().sum() for n, d in info.quadratic.items())
+    descended = loss * variance.to(loss.dtype)
+    return info._replace(loss=loss.detach() + descended - descended.detach(), quadratic={})
 
 
 def plan(iterates: int, every: int | None, batch_size: int | None, n: int, bank: int = 0) -> Schedule:

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from ..core.lift import is_out_of_memory
 from ..core.tree import Point
 from .checkpoint import Checkpoints
-from .group import Event, Trained
 from .interrupt import Interrupt
-from .memory import is_out_of_memory
 from .parcels import dumps, loads
 from .progress import Progress
+from .work import Event, Trained
 
 STOP, END_OF_WORK = b"stop", b"end"  # what a worker is told beside pickled groups and points
 MALLOPT = ((-1, 2**31 - 1), (-2, 2**28), (-3, 2**25))  # glibc: bytes it keeps, fetches at once, maps one by one above

@@ -3,33 +3,101 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.model import seeded
 from ..core.noise import Noise
-from ..core.tree import Point, nbytes, tree_map
-from ..data import Data
-from ..problem import Batch, Problem
-from .method import Method, Schedule
+from ..core.tree import Point, leaves, nbytes, stack, take, tree_map
+from ..data import Data, some
+from ..problem import Batch
+from .step import Alone, Lift, Step
+from .work import Work
 
 SHARE = 0.8  # of what is free that members may take
-COPIES = 3  # of the state that live at once: itself, the next one, and gradients
+COPIES = 2  # of the state that live at once: itself, and the next one
+FEW = 4  # examples, and twice as many, on which steps are measured
 
 
-def member_bytes(method: Method, problem: Problem, point: Point, data: Data, schedule: Schedule) -> int:
-    """State, gradients, a batch and the activations that its backward pass needs, for one member."""
+class MemberBytes(NamedTuple):
+    """What one member takes while it trains."""
+
+    state: int  # with what lives beside it: the next one, and gradients
+    step: int  # what else a step holds, whatever its batch
+    batch: int  # activations, and the examples themselves
+    samples: int  # that are kept
+
+    @property
+    def total(self) -> int:
+        return self.state + self.step + self.batch + self.samples
+
+
+def member_bytes(work: Work, point: Point) -> MemberBytes:
+    """For one member, measured on steps of the method itself with a few examples."""
+    data = some(work.data)
+    size = min(work.schedule.batch_size or data.n, data.n)
+    few = min(size, FEW)
+    row = nbytes(tree_map(lambda x: x[:1], (data.inputs, data.targets)))
     key = Noise.seed(0, next(iter(point.params.values())).device)
-    state = nbytes(method.init(point, problem, key))
-    size = min(schedule.batch_size or data.n, data.n)
-    few = min(size, 8)
-    rows: Any = tree_map(lambda x: x[:few].clone(), data.inputs)
-    kept = _activations(problem, point, rows, data.targets[:few].clone(), key) * size // few
-    batch = nbytes(rows) * size // few
-    samples = schedule.bank * nbytes(point.params)
-    return COPIES * state + 2 * kept + batch + samples
+    state = nbytes(work.method.init(point, work.problem, key))
+    some_rows, more_rows = (_step_bytes(work, point, data, rows) for rows in (few, min(size, 2 * few)))
+    each = max(0, more_rows - some_rows) / max(1, min(size, 2 * few) - few)
+    samples = work.schedule.bank * nbytes(point.params)
+    return MemberBytes(COPIES * state, max(0, int(some_rows - each * few)), int(each * size) + row * size, samples)
+
+
+def _step_bytes(work: Work, point: Point, data: Data, rows: int) -> int:
+    """The most that a step of one member holds at a time beside its state, on the first examples."""
+    method, device = work.method, data.targets.device
+    members = 2 if method.coupled else 1
+    key = Noise.seed(0, device).spread(members).key
+    state = stack([tree_map(torch.clone, method.init(point, work.problem, Noise(k))) for k in key])
+    few = tree_map(lambda x: x[:rows].clone(), (data.inputs, data.targets))
+    weights = None if data.weights is None else data.weights[:rows]
+    clock = torch.zeros((), dtype=torch.long, device=device)
+    batch = Batch(*few, torch.arange(rows, device=device), clock, data.n, weights)
+    with seeded(0), Held() as held:
+        if method.coupled:
+            method.update(state, Step(batch, work.problem, Noise(key), work.context, Lift(1)))
+        else:
+            method.update(take(state, 0), Step(batch, work.problem, Noise(key[0]), work.context, Alone()))
+    return held.most // members
+
+
+class Held(TorchDispatchMode):
+    """Counts the bytes of results that are alive at the same time."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to skip its compiler torch would import it, which takes seconds, and nothing is compiled here."""
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most, self._sum = 0, 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for x in leaves(result):
+            if isinstance(x, Tensor):
+                self._add(x.untyped_storage())
+        return result
+
+    def _add(self, storage: Any) -> None:
+        known = StorageWeakRef(storage)
+        if known.cdata in self._alive and not self._alive[known.cdata][0].expired():
+            return
+        self._alive[known.cdata] = (known, storage.nbytes())
+        self._sum += storage.nbytes()
+        if self._sum > self.most:  # of which some may be gone
+            self._alive = {k: entry for k, entry in self._alive.items() if not entry[0].expired()}
+            self._sum = sum(count for _, count in self._alive.values())
+            self.most = max(self.most, self._sum)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -46,11 +114,6 @@ def free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def readable(size: float) -> str:
     """Bytes as people read them."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -58,21 +121,3 @@ def readable(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} TiB"
-
-
-def _activations(problem: Problem, point: Point, inputs: Any, targets: Tensor, key: Noise) -> int:
-    """Bytes that a backward pass keeps for these examples."""
-    params = {n: x.detach().clone().requires_grad_(x.is_floating_point()) for n, x in point.params.items()}
-    own = {x.untyped_storage().data_ptr() for x in params.values()}
-    seen: dict[int, int] = {}
-
-    def count(x: Tensor) -> Tensor:
-        if x.untyped_storage().data_ptr() not in own:
-            seen[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    zero = torch.zeros((), dtype=torch.long, device=targets.device)
-    batch = Batch(inputs, targets, zero, zero, len(targets))
-    with seeded(0), torch.autograd.graph.saved_tensors_hooks(count, lambda x: x):
-        problem.potential(params, point.buffers, batch, key, "train")
-    return sum(seen.values())

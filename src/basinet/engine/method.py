@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..core.demand import Demand, Predicting
@@ -22,9 +21,9 @@ from ..core.tree import Params, Point, nbytes
 from ..data import Data, Stream
 from ..families import Delta, Family
 from ..optim import Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 from ..problem.spread import settled
-from .coupled import Lift
+from .step import Info, Step
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -41,7 +40,9 @@ class Schedule(NamedTuple):
 
     steps: int  # updates at most; 0 for post-hoc methods, which only finish
     batch_size: int | None  # examples a step; None: all of them, in order
-    bank: int = 0  # samples kept a member
+    bank: int = 0  # samples kept for each member
+    report: int | None = None  # steps from one report to the next; None: an epoch, or more where that makes many
+    order: Literal["shuffled", "given"] = "shuffled"  # given: each example once, as the data have them, for filters
 
     @staticmethod
     def of_epochs(epochs: int | None, batch_size: int | None, n: int) -> Schedule:
@@ -66,14 +67,38 @@ def batch_of(batch_size: int | None, n: int) -> int:
     return n if batch_size is None else min(batch_size, n)
 
 
-class Info(NamedTuple):
-    """What a step tells beside the next state."""
+class Report(NamedTuple):
+    """What is known of a member at a report, about once an epoch: what `review` is given."""
 
-    loss: Tensor  # (), what was minimised, or minus the log density, per example
-    keep: Tensor | None = None  # (), bool: this step's sample goes to the bank
-    sample: Any = None  # the tree of tensors that is kept then
-    buffers: Params | None = None  # gradient methods: the buffers after the pass
-    extra: dict[str, Tensor] = {}  # noqa: RUF012  # anything a person may want to see; never written to
+    number: int  # 1, 2, ... of this member
+    step: int  # steps done
+    last: bool  # the planned steps are done
+    loss: float  # mean since the last report
+    val_nll: float | None  # per validation example; of coupled members, their mean; None without validation data
+    waited: int  # reports since the lowest validation NLL, without validation data since the lowest loss; 0 at it
+    problem: Problem
+    training: Data | Stream  # of all members
+    member: int  # its number, by which it may have examples of its own
+    key: Tensor  # (2,), the member's
+
+    @property
+    def data(self) -> Data | Stream:
+        """What the member trains on."""
+        return self.training.member(self.member)
+
+    @property
+    def noise(self) -> Noise:
+        """For this report alone."""
+        return Noise(self.key).split("review").split(self.step)
+
+
+class Review(NamedTuple):
+    """What a method makes of a report."""
+
+    state: Any  # to go on with: the one it was given, or another
+    done: bool = False  # this member needs no more steps
+    curves: dict[str, float] = {}  # noqa: RUF012  # numbers that are appended to the member's curves
+    progress: str = ""  # a word for the progress bar
 
 
 class Finished(NamedTuple):
@@ -82,13 +107,6 @@ class Finished(NamedTuple):
     family: Family
     curves: dict[str, list[Any]] = {}  # noqa: RUF012  # JSON values that join the member's curves in `posterior.info`
     notes: tuple[str, ...] = ()  # lines that are said to the person at the screen, and logged
-
-
-class Tuned(NamedTuple):
-    """What `tune` returns."""
-
-    state: Any  # to go on with
-    curves: dict[str, float] = {}  # noqa: RUF012  # numbers that are appended to the member's curves
 
 
 class Entry(NamedTuple):
@@ -110,18 +128,32 @@ class Method(Recipe, kind="method"):
     randomised: ClassVar[bool] = (
         False  # draws noise for each example, so that equal problems give posteriors equal in law
     )
-    coupled: ClassVar[bool] = False  # members see each other at every step: see CoupledMethod
-    tunes: ClassVar[bool] = False  # has something to do between steps, at reports: see `tune`
+    coupled: ClassVar[bool] = (
+        False  # members see each other: `update` (or `gradient`) is written for the stack, with one batch for all
+    )
+    restarts: ClassVar[bool] = (
+        True  # a member whose loss is not finite starts anew; False: the method deals with such steps itself
+    )
     samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return type(self).__name__
+
+    @property
+    def best(self) -> bool:
+        """Whether a member ends in the state of its lowest validation NLL, where there are validation data."""
+        return False
 
     def adapt(self, problem: Problem) -> Problem:
         """The problem as this method sees it: wraps the model where the method changes it."""
         return problem
 
-    def prepare(self, problem: Problem, data: Data | Stream) -> Problem:
-        """The adapted problem with what all members must know of the training data, which are on the device: asked for
-        once, before any step. By default nothing."""
-        return problem
+    def context(self, problem: Problem, data: Data | Stream) -> Any:
+        """What all members must know of the training data, which are on the device, as a tree of tensors that every
+        step is given: asked for once, before any step, and the place to refuse data. By default nothing."""
+        return ()
 
     @abstractmethod
     def schedule(self, n: int) -> Schedule:
@@ -131,22 +163,18 @@ class Method(Recipe, kind="method"):
         """The state before the first step; the point itself unless the method keeps more."""
         return point
 
-    def update(self, state: Any, batch: Batch, problem: Problem, noise: Noise) -> tuple[Any, Info]:
+    def update(self, state: Any, step: Step) -> tuple[Any, Info]:
         """One step."""
         raise TypeError(f"{type(self).__name__} plans steps and has no update")
-
-    def tune(self, state: Any, report: int, step: int, problem: Problem, data: Data, noise: Noise) -> Tuned | None:
-        """What a method that `tunes` does between steps, with all of its data, after the report of that number (1,
-        2, ..., about once an epoch) at that step, but not after the last; None: nothing this time. Not lifted."""
-        return None
 
     def point(self, state: Any) -> Point:
         """The point that validation evaluates."""
         return state
 
-    def done(self, state: Any) -> Tensor:
-        """() bool: this member needs no more steps. By default the planned steps decide."""
-        return torch.zeros((), dtype=torch.bool)
+    def review(self, state: Any, report: Report) -> Review:
+        """What the method makes of a report, between steps and not lifted: whether the member is done before its
+        planned steps are, and what changes in its state. By default nothing."""
+        return Review(state)
 
     @abstractmethod
     def finish(
@@ -191,11 +219,6 @@ def via_of(method: Method | None) -> str:
     return getattr(method, "via", "sample")
 
 
-def name_of(method: Method) -> str:
-    """What people call a method."""
-    return getattr(method, "shown", type(method).__name__)
-
-
 def short(recipe: Method) -> str:
     """A recipe by its name and the fields that are not at their defaults."""
     try:
@@ -204,7 +227,7 @@ def short(recipe: Method) -> str:
         plain = None
     values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
     changed = [f"{name}={v}" for name, v in values.items() if plain is None or v != getattr(plain, name)]
-    return f"{name_of(recipe)}({', '.join(changed)})" if changed else name_of(recipe)
+    return f"{recipe.label}({', '.join(changed)})" if changed else recipe.label
 
 
 def plan_of(method: Method, n: int) -> Schedule:
@@ -218,6 +241,13 @@ def plan_of(method: Method, n: int) -> Schedule:
     return schedule
 
 
+class Sample(NamedTuple):
+    """What the bank may keep of a step."""
+
+    keep: Tensor  # (), bool: it does
+    tree: Any
+
+
 class Descent(NamedTuple):
     """The state of a gradient method."""
 
@@ -229,53 +259,48 @@ class Descent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method, kind="method"):
-    """A method that descends a loss with an elementwise optimiser: it writes `loss` (or `gradient`, where the direction
-    is not the gradient of anything) and has an `optimizer`, but no `update`.
+    """A method that descends a loss with an elementwise optimiser: it writes `loss`, and has an `optimizer`.
 
-    The engine may lift the loss, take the gradient of all members at once, and apply the optimiser to the stacked
-    leaves, which is the same for each member.
+    Coupled ones write `gradient` in place of it: the directions of all members, leaves (M, ...), from which
+    `step.lift` computes functions of one member. Everything else is the same for all of them, and written here once.
     """
 
     optimizer: Optimizer  # how a gradient becomes a step; final classes give it a default
 
-    @property
-    def plain(self) -> bool:
-        """Whether the loss is the potential per example, to which a normal prior adds what needs no graph."""
-        return type(self).loss is GradientMethod.loss
-
-    def loss(self, params: Any, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
+    def loss(self, params: Any, state: Descent, step: Step) -> Info:
         """What is descended, at `params`, and the buffers after it: by default the potential per example, U T / N,
-        where `params` are the network's."""
-        potential, buffers = problem.potential(params, state.buffers, batch, noise, "train")
-        return Info(potential / problem.scale(batch.total), buffers=buffers)
+        where `params` are the network's. A normal prior is its quadratic part."""
+        problem, batch = step.problem, step.batch
+        energy, buffers = problem.data_potential(params, state.buffers, batch, step.noise, "train")
+        decay = problem.decay(params)
+        if decay is None:
+            energy = energy + problem.prior_energy(params)
+        quadratic = {n: d / step.scale for n, d in (decay or {}).items()}
+        return Info(energy / step.scale, buffers=buffers, quadratic=quadratic)
 
-    def gradient(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Any, Info]:
-        """The gradient with respect to state.params, and Info with the buffers after the pass."""
+    def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
+        """The directions that are descended, of the members at hand, and Info with losses and buffers."""
+        return step.lift.gradient(self.loss, state, step)
 
-        def loss(params: Any) -> tuple[Tensor, dict[str, Any]]:
-            info = self.loss(params, state, batch, problem, noise)
-            return info.loss, {name: x for name, x in info._asdict().items() if x is not None}
-
-        grads, info = torch.func.grad(loss, has_aux=True)(state.params)
-        return grads, Info(**info)
-
-    def absorb(self, state: Descent, batch: Batch) -> Descent:
-        """What the method does after the optimiser's step: by default nothing."""
-        return state
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample | None]:
+        """What the method does after the optimiser's step, for one member: what it carries, and the sample to keep."""
+        return state, None
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         return Descent(point.params, point.buffers, self.optimizer.init(point.params))
 
-    def update(self, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> tuple[Descent, Info]:
-        grads, info = self.gradient(state, batch, problem, noise)
-        return self.descend(state, grads, info, batch), info
-
-    def descend(self, state: Descent, grads: Any, info: Info, batch: Batch) -> Descent:
-        """The state after the optimiser's step along `grads`."""
-        steps = self.schedule(batch.total).steps
-        params, moments = self.optimizer.step(state.params, grads, state.moments, batch.step, steps)
+    def update(self, state: Descent, step: Step) -> tuple[Descent, Info]:
+        """One step of one member, or of all members of a stack: `step.lift` says which, and how."""
+        lift = step.lift
+        grads, info = (lift.whole(self.gradient) if self.coupled else self.gradient)(state, step)
+        steps = self.schedule(step.batch.total).steps
+        params, moments = lift.move(self.optimizer, state, grads, info.quadratic, step.batch.step, steps)
         buffers = state.buffers if info.buffers is None else info.buffers
-        return self.absorb(Descent(params, buffers, moments, state.memory), batch)
+        state, info = Descent(params, buffers, moments, state.memory), info._replace(buffers=None, quadratic={})
+        if type(self).absorb is GradientMethod.absorb:
+            return state, info
+        state, sample = lift.each(self.absorb)(state, step)
+        return state, info if sample is None else info._replace(keep=sample.keep, sample=sample.tree)
 
     def point(self, state: Descent) -> Point:
         return Point(state.params, state.buffers)
@@ -290,28 +315,3 @@ class GradientMethod(Method, kind="method"):
             return Delta(point.params, point.buffers)
         point, factor = settled(problem, point, val)
         return Finished(Delta(point.params, point.buffers), {"noise_factor": [factor]})
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoupledMethod(GradientMethod, kind="method"):
-    """A gradient method whose members see each other at every step: one stack, one clock, one batch for all.
-
-    It writes `gradient` for the whole stack: state and noise have leaves (M, ...), the batch has no member axis, and
-    `lift` computes functions of one member for all. Its members belong together: another number of them is another
-    run, and one that diverges takes all with it.
-    """
-
-    coupled: ClassVar[bool] = True
-
-    @abstractmethod
-    def gradient(  # type: ignore[override]
-        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
-    ) -> tuple[Any, Info]:
-        """The directions of all members (M, ...) that the optimiser descends, per example, and Info with losses (M,)
-        and buffers."""
-
-    def update(  # type: ignore[override]
-        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
-    ) -> tuple[Descent, Info]:
-        grads, info = self.gradient(state, batch, problem, noise, lift)
-        return self.descend(state, grads, info, batch), info

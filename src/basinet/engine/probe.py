@@ -1,4 +1,4 @@
-"""Chooses how members run, by trying and, on a GPU, by measuring: the plan, and why."""
+"""Chooses how members run, by trying and measuring: the plan, and why."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
-from .memory import is_out_of_memory
+from ..core.lift import is_out_of_memory
 
 Strategy = Literal["stacked", "streams", "loop"]
 STRATEGIES = ("stacked", "streams", "loop")
-LONG = 45.0  # seconds of eager training on a CPU above which compiling (10 to 20 s for dense networks) pays for itself
-
-SECOND = (
-    10  # a run on a GPU must be so many times longer than its first try took for a second one: compiling a stack of
-)
-# convolutions takes twice as long as streams do, with second derivatives minutes, and streams were rarely slower
+LONG = {"cpu": 45.0, "cuda": 120.0}  # seconds of training above which compiling (10 to 40 s) may pay for itself
+SECOND = 10  # a run on a GPU must be this many times longer than its first try took for another strategy to be tried
+LARGE = 2**26  # bytes of a batch's activations above which one member keeps a GPU busy: a stack gains nothing
 
 
 class Plan(NamedTuple):
@@ -31,59 +28,113 @@ class Plan(NamedTuple):
     reason: str
     processes: int = 1  # over which groups are spread
     threads: int = 0  # of each of these processes; 0: all in this one, with the threads it has
+    captured: bool = False  # steps are recorded as a CUDA graph
 
     def words(self) -> str:
         """For the one line that is said."""
         spread = f" in {self.processes} processes" if self.processes > 1 else ""
-        return f"{self.strategy}{' and compiled' if self.compiled else ''}{spread} ({self.reason})"
+        how = " and captured" * self.captured + " and compiled" * self.compiled
+        return f"{self.strategy}{how}{spread} ({self.reason})"
 
 
-Try = Callable[[Plan, int], float]
-"""Runs a few steps of a plan on so many members, without effect, and returns seconds a step."""
+class Asked(NamedTuple):
+    """What the plan is for."""
+
+    strategy: Strategy | None  # None: what fits
+    compile: bool | None  # None: where it pays
+    members: int
+    steps: int
+    module: nn.Module
+    coupled: bool = False
+    batch_bytes: int = 0  # of the activations of a member's batch
+    capturable: bool = False  # steps can be recorded as a CUDA graph
 
 
-def choose(
-    asked: Strategy | None,
-    compiled: bool | None,
-    members: int,
-    steps: int,
-    device: torch.device,
-    module: nn.Module,
-    attempt: Try,
-    coupled: bool = False,
-) -> Plan:
+Try = Callable[[Plan], float]
+"""Runs a few steps of a plan, without effect, and returns the seconds that a step of all members takes."""
+
+
+def choose(asked: Asked, device: torch.device, attempt: Try) -> Plan:
     """The plan asked for, or the one that fits."""
-    if device.type == "cuda":
-        return _on_gpu(asked, compiled, members, steps, module, attempt, coupled)
-    return _on_cpu(asked, compiled, members, steps, module, attempt)
-
-
-def _on_cpu(
-    asked: Strategy | None, compiled: bool | None, members: int, steps: int, module: nn.Module, attempt: Try
-) -> Plan:
-    if asked == "streams":
-        raise ValueError("strategy 'streams' runs members on parallel CUDA streams: on a CPU use 'stacked' or 'loop'")
-    if compiled and shutil.which("g++") is None and shutil.which("clang++") is None:
-        raise ValueError("compile=True needs a C++ compiler (g++ or clang++) on a CPU: install one, or leave it off")
-    if asked is not None or members == 1:
-        plan = Plan(asked or "loop", False, "asked for" if asked else "one member")
-        seconds = _try(attempt, plan, members)
-    elif has_convolutions(module):
-        plan = Plan("loop", False, "convolutions on a CPU are slower stacked")
-        seconds = _try(attempt, plan, members)
-    else:
-        plan, seconds = _stacked_if_possible(attempt, members)
-    if compiled is not None:
-        return plan._replace(compiled=compiled)
-    if plan.strategy == "stacked" and seconds * steps > LONG and shutil.which("g++") is not None:
-        return _compiled_if_faster(attempt, plan, members, seconds)
+    plan, seconds = (_on_gpu if device.type == "cuda" else _on_cpu)(asked, attempt)
+    if asked.compile is not None:
+        return plan._replace(compiled=asked.compile)
+    compiler = importlib.util.find_spec("triton") if device.type == "cuda" else shutil.which("g++")
+    lifted = plan.strategy == "stacked" or plan.captured
+    if lifted and seconds * asked.steps > LONG[device.type] and compiler is not None:
+        return _compiled_if_faster(attempt, plan, seconds)
     return plan
 
 
-def _compiled_if_faster(attempt: Try, plan: Plan, members: int, seconds: float) -> Plan:
+def _on_cpu(asked: Asked, attempt: Try) -> tuple[Plan, float]:
+    if asked.strategy == "streams":
+        raise ValueError("strategy 'streams' runs members on parallel CUDA streams: on a CPU use 'stacked' or 'loop'")
+    if asked.compile and shutil.which("g++") is None and shutil.which("clang++") is None:
+        raise ValueError("compile=True needs a C++ compiler (g++ or clang++) on a CPU: install one, or leave it off")
+    if asked.strategy is not None or asked.members == 1:
+        plan = Plan(asked.strategy or "loop", False, "asked for" if asked.strategy else "one member")
+        return plan, _try(attempt, plan)
+    if has_convolutions(asked.module):
+        plan = Plan("loop", False, "convolutions on a CPU are slower stacked")
+        return plan, _try(attempt, plan)
+    return _stacked_if_possible(attempt)
+
+
+def _on_gpu(asked: Asked, attempt: Try) -> tuple[Plan, float]:
+    """What records its steps fastest, of what is likely to: to record takes a second or a few."""
+    if asked.strategy == "streams" and not asked.capturable:
+        raise ValueError("strategy 'streams' is a captured one, of data in memory: use 'stacked' or 'loop' here")
+    if asked.strategy == "loop":
+        plan = Plan("loop", False, "asked for")
+        return plan, _try(attempt, plan)
+    tried: list[tuple[float, Plan]] = []
+    reasons, spent = [], 0.0
+    for strategy in _candidates(asked) if asked.capturable else ():
+        if tried and tried[0][0] * asked.steps < SECOND * spent:
+            reasons.append(f"the run is too short to try {strategy}")
+            continue
+        began, plan = time.perf_counter(), Plan(strategy, False, "", captured=True)
+        try:
+            tried.append((_try(attempt, plan), plan))
+        except (UnkeyedRandomness, TooLarge):
+            raise
+        except Exception as error:
+            reasons.append(f"{strategy}: {_first_line(error)}")
+        spent = time.perf_counter() - began
+    if not tried:
+        return _uncaptured(asked, attempt, reasons)
+    tried.sort(key=lambda x: x[0])
+    timings = ", ".join(f"{p.strategy} {1e3 * s:.3g} ms" for s, p in tried)
+    reason = "; ".join([f"a step takes {timings}", *reasons])
+    return tried[0][1]._replace(reason=reason), tried[0][0]
+
+
+def _uncaptured(asked: Asked, attempt: Try, reasons: Sequence[str]) -> tuple[Plan, float]:
+    """What runs step by step, where steps cannot be recorded."""
+    why = f"; the step cannot be captured ({'; '.join(reasons)})" if reasons else ""
+    if asked.strategy == "stacked" or (asked.members > 1 and (asked.coupled or not reasons)):
+        plan, seconds = _stacked_if_possible(attempt)
+    else:
+        plan = Plan("loop", False, "one member" if asked.members == 1 else "one member after another")
+        seconds = _try(attempt, plan)
+    return plan._replace(reason=plan.reason + why), seconds
+
+
+def _candidates(asked: Asked) -> Sequence[Strategy]:
+    """What may be fastest on a GPU, the likely one first. A step of four WRN-16-4 took 16 ms stacked and 6 on streams,
+    of eight small vision transformers 19 and 14; of fifty MLPs one stack is fastest by far."""
+    if asked.strategy is not None:
+        return (asked.strategy,)
+    if asked.members == 1:
+        return ("streams",)
+    large = asked.batch_bytes > LARGE or has_convolutions(asked.module)
+    return ("streams", "stacked") if large else ("stacked", "streams")
+
+
+def _compiled_if_faster(attempt: Try, plan: Plan, seconds: float) -> Plan:
     """The plan compiled, if that works and is faster; what was compiled to find out is used."""
     try:
-        faster = _try(attempt, plan._replace(compiled=True), members)
+        faster = _try(attempt, plan._replace(compiled=True))
     except UnkeyedRandomness:
         raise
     except Exception as error:
@@ -92,69 +143,15 @@ def _compiled_if_faster(attempt: Try, plan: Plan, members: int, seconds: float) 
     return plan._replace(compiled=faster < seconds, reason=f"{plan.reason}; {timings}")
 
 
-def _on_gpu(
-    asked: Strategy | None,
-    compiled: bool | None,
-    members: int,
-    steps: int,
-    module: nn.Module,
-    attempt: Try,
-    coupled: bool,
-) -> Plan:
-    if compiled is False or importlib.util.find_spec("triton") is None:
-        if asked == "streams":
-            raise ValueError("strategy 'streams' is a compiled one: leave compile on, or use 'stacked' or 'loop'")
-        if asked == "loop" or members == 1:
-            _try(attempt, Plan("loop", False, ""), members)
-            return Plan("loop", False, "asked for" if asked else "one member")
-        return _stacked_if_possible(attempt, members)[0]
-    if asked is not None:
-        plan = Plan(asked, asked != "loop" if compiled is None else compiled, "asked for")
-        _try(attempt, plan, members)
-        return plan
-    likely: Sequence[Strategy]
-    tried: list[tuple[float, Plan]] = []
-    reasons, spent = [], 0.0
-    likely = _candidates(module) if members > 1 else ("streams",)
-    for strategy in likely:
-        if tried and tried[0][0] * steps < SECOND * spent:
-            reasons.append(f"the run is too short to try {strategy}")
-            continue
-        began = time.perf_counter()
-        plan = Plan(strategy, True, "")
-        try:
-            tried.append((_try(attempt, plan, members), plan))
-        except (UnkeyedRandomness, TooLarge):
-            raise
-        except Exception as error:
-            reasons.append(f"{strategy}: {_first_line(error)}")
-        spent = time.perf_counter() - began
-    if not tried and coupled:
-        plan, _ = _stacked_if_possible(attempt, members)
-        return plan._replace(reason=f"{plan.reason}; the step cannot be captured ({'; '.join(reasons)})")
-    if not tried:
-        _try(attempt, Plan("loop", False, ""), members)
-        return Plan("loop", False, f"the step cannot be captured ({'; '.join(reasons)})")
-    tried.sort(key=lambda x: x[0])
-    timings = ", ".join(f"{p.strategy} {1e3 * s:.3g} ms" for s, p in tried)
-    return tried[0][1]._replace(reason="; ".join([f"captured in a CUDA graph, a step takes {timings}", *reasons]))
-
-
-def _candidates(module: nn.Module) -> Sequence[Strategy]:
-    """What may be fastest on a GPU, the likely one first: compiling to find out takes a minute for a deep network.
-    Ten networks of two convolutions took 2.6 ms a step stacked and 2.0 on streams, four WRN-16-4 16 and 6."""
-    return ("streams", "stacked") if has_convolutions(module) else ("stacked",)
-
-
-def _stacked_if_possible(attempt: Try, members: int) -> tuple[Plan, float]:
+def _stacked_if_possible(attempt: Try) -> tuple[Plan, float]:
     try:
         plan = Plan("stacked", False, "vmap runs this network")
-        return plan, _try(attempt, plan, members)
-    except UnkeyedRandomness:
+        return plan, _try(attempt, plan)
+    except (UnkeyedRandomness, TooLarge):
         raise
-    except (RuntimeError, ValueError, TypeError) as error:
+    except Exception as error:  # where the mistake is the network's own, the loop raises it, too
         plan = Plan("loop", False, f"the network cannot be stacked ({_first_line(error)})")
-        return plan, _try(attempt, plan, members)
+        return plan, _try(attempt, plan)
 
 
 def has_convolutions(module: nn.Module) -> bool:
@@ -170,10 +167,10 @@ class UnkeyedRandomness(ValueError):
     """A module draws random numbers that no key controls."""
 
 
-def _try(attempt: Try, plan: Plan, members: int) -> float:
+def _try(attempt: Try, plan: Plan) -> float:
     before = torch.get_rng_state()
     try:
-        seconds = attempt(plan, members)
+        seconds = attempt(plan)
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise TooLarge(str(error)) from error

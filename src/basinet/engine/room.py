@@ -9,11 +9,12 @@ import torch
 
 from ..core.demand import Demand
 from ..core.recipe import flat
-from ..core.tree import Point
-from ..data import Data, Stream, some
+from ..core.tree import Point, leaves
+from ..data import Data, Stream
 from ..problem import Problem
 from .memory import SHARE, free_bytes, member_bytes, readable
-from .method import Method, name_of, plan_of
+from .method import Method
+from .work import Work
 
 
 class Room(NamedTuple):
@@ -37,9 +38,10 @@ def room(
     members: int,
 ) -> Room:
     """What members of a recipe take. `problem` is as the recipe adapts it; `point` and data are where they will be."""
-    demand = method.demand(point, problem, data, val)
-    schedule = plan_of(method, 0 if data is None else data.n)
-    each = 0 if data is None or not schedule.steps else member_bytes(method, problem, point, some(data), schedule)
+    demand, work = method.demand(point, problem, data, val), Work.of(method, problem, data, val)
+    first = leaves(point.params)[0]
+    trains = data is not None and work.schedule.steps > 0
+    each = member_bytes(work.to(first.device, first.dtype), point).total if trains else 0
     return Room(demand, each, members * demand.kept)
 
 
@@ -81,9 +83,9 @@ def refuse_what_does_not_fit(
     other = instead(method, lambda x: room(x, problem, point, data, val, members), min(most, free))
     advice = [f"{words(method, other[0])} takes about {readable(other[1])}"] if other else []
     if one > most:
-        told = f"{demand.what or name_of(method)} takes about {readable(one)}, and {readable(most)} may be used"
+        told = f"{demand.what or method.label} takes about {readable(one)}, and {readable(most)} may be used"
     else:
-        what = f"{name_of(method)} of {members:,} members, kept and stacked,"
+        what = f"{method.label} of {members:,} members, kept and stacked,"
         told = f"{what} takes about {readable(all_)}, and {readable(free)} may be used"
         fewer = free // (2 * demand.kept)
         advice += [f"members={fewer:,} fit"] if fewer else []
@@ -95,4 +97,4 @@ def words(method: Method, other: Method) -> str:
     """In what a recipe differs from another, as it is written: structure='kronecker'."""
     own = dict(flat(method))
     changed = [f"{'.'.join(p)}={v!r}" for p, v in flat(other) if p not in own or own[p] != v]
-    return ", ".join(changed) or name_of(other)
+    return ", ".join(changed) or other.label

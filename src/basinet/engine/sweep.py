@@ -16,10 +16,11 @@ from torch import Tensor
 from ..core.noise import Noise
 from ..core.recipe import Path, differences, flat, rebound
 from ..core.tree import Params, Point, leaves
-from ..data import Data
+from ..data import Data, Stream
 from ..families import Family
-from ..problem import Batch, Problem
-from .method import Finished, Info, Method, Schedule, Tuned, name_of, patience_of
+from ..problem import Problem
+from .method import Finished, Method, Report, Review, Schedule
+from .step import Info, Step
 
 
 class Apart(Exception):
@@ -58,9 +59,8 @@ class Together(Method, kind="method"):
         return Together(recipes=tuple(recipes), problem=problem, paths=tuple(paths), numbers=numbers)
 
     @property
-    def shown(self) -> str:
-        """What people call it."""
-        return name_of(self.recipes[0])
+    def label(self) -> str:
+        return self.recipes[0].label
 
     @property
     def norm(self) -> Any:  # type: ignore[override]
@@ -68,45 +68,45 @@ class Together(Method, kind="method"):
         return self.recipes[0].norm
 
     @property
-    def patience(self) -> int | None:
+    def restarts(self) -> bool:  # type: ignore[override]
         """As the recipes have it."""
-        return patience_of(self.recipes[0])
+        return self.recipes[0].restarts
+
+    @property
+    def best(self) -> bool:
+        return self.recipes[0].best
 
     def schedule(self, n: int) -> Schedule:
         return self.recipes[0].schedule(n)
+
+    def context(self, problem: Problem, data: Data | Stream) -> Any:
+        first, *_ = [recipe.context(problem, data) for recipe in self.recipes]  # each may refuse the data
+        return first
 
     def init(self, point: Point | Marked, problem: Problem, noise: Noise) -> Carried:
         assert isinstance(point, Marked)
         own = self._own(point.which)
         return Carried(own.init(Point(point.params, point.buffers), own.adapt(self.problem), noise), point.which)
 
-    def update(self, state: Carried, batch: Batch, problem: Problem, noise: Noise) -> tuple[Carried, Info]:
+    def update(self, state: Carried, step: Step) -> tuple[Carried, Info]:
         own = self._own(state.which)
-        after, info = own.update(state.state, batch, own.adapt(self.problem), noise)
+        after, info = own.update(state.state, step._replace(problem=own.adapt(self.problem)))
         for old, new in zip(leaves(state.state), leaves(after), strict=True):
             if old.dtype != new.dtype:
-                raise TypeError(f"a step of {self.shown} with tensors for numbers makes {new.dtype} of {old.dtype}")
+                raise TypeError(f"a step of {self.label} with tensors for numbers makes {new.dtype} of {old.dtype}")
         return Carried(after, state.which), info
 
     def point(self, state: Carried) -> Point:
         return self._own(state.which).point(state.state)
 
-    @property
-    def tunes(self) -> bool:  # type: ignore[override]
-        """As the recipes have it."""
-        return self.recipes[0].tunes
-
-    def tune(self, state: Carried, report: int, step: int, problem: Problem, data: Data, noise: Noise) -> Tuned | None:
+    def review(self, state: Carried, report: Report) -> Review:
         own = self.recipes[int(state.which)]
-        done = own.tune(state.state, report, step, own.adapt(self.problem), data, noise)
-        return None if done is None else Tuned(Carried(done.state, state.which), done.curves)
+        done = own.review(state.state, report._replace(problem=own.adapt(self.problem)))
+        return done._replace(state=state if done.state is state.state else Carried(done.state, state.which))
 
     def seen(self, state: Carried) -> Problem:
         """The problem as this member's recipe sees it."""
         return self._own(state.which).adapt(self.problem)
-
-    def done(self, state: Carried) -> Tensor:
-        return self._own(state.which).done(state.state)
 
     def finish(
         self, state: Carried, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise

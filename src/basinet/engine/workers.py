@@ -23,10 +23,10 @@ from typing import Any, Literal
 
 import torch
 
-from ..core.tree import Point, move
-from .group import Member, Run, Trained
+from ..core.tree import move
 from .line import END_OF_WORK, STOP, Job, serve, torch_settings
 from .parcels import dumps, loads
+from .work import Member, Roster, Run, Trained
 
 START = 120.0  # seconds in which a worker must be ready
 END = 10.0  # seconds in which an idle one must end
@@ -61,13 +61,11 @@ def refuse_while_importing() -> None:
 
 
 class Crew:
-    """So many workers, each with so many threads. `enlist` starts them, `train` gives them groups, `dismiss` ends
+    """Workers, each with its share of the threads. `enlist` starts them, `train_all` gives them groups, `dismiss` ends
     them."""
 
-    def __init__(
-        self, run: Run, place: torch.device, members: Sequence[Member], point: Callable[[int, int], Point]
-    ) -> None:
-        self.run, self.place, self.members, self.point = run, place, members, point
+    def __init__(self, run: Run, place: torch.device, roster: Roster) -> None:
+        self.run, self.place, self.members, self.point = run, place, roster.members, roster.point
         self.workers: list[_Worker] = []
 
     def enlist(self, job: Job, count: int, threads: int) -> str:
@@ -97,7 +95,9 @@ class Crew:
             self.dismiss()
         return next((reason for reason in reasons if reason), "")
 
-    def train(self, groups: Sequence[list[int]], halves: Callable[[list[int]], list[list[int]]]) -> Iterator[Trained]:
+    def train_all(
+        self, groups: Sequence[list[int]], halves: Callable[[list[int]], list[list[int]]]
+    ) -> Iterator[Trained]:
         """Deals out groups and yields their members; `halves` cuts a group that did not fit in memory."""
         left = deque(groups)
         try:

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, Point, ravel
-from ..engine import Descent, GradientMethod, Info, Schedule
+from ..engine import Descent, GradientMethod, Info, Schedule, Step
 from ..engine.method import Entry
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Batch, Problem
@@ -82,18 +82,19 @@ class Anchored(GradientMethod):
         tether = Tether(anchor, noise.split("targets").key)
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), tether)
 
-    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
-        tether, prior, likelihood = state.memory, _normal(problem), problem.likelihood
+    def loss(self, params: Params, state: Descent, step: Step) -> Info:
+        batch, problem, tether = step.batch, step.problem, state.memory
+        prior, likelihood = _normal(problem), problem.likelihood
         network, learned = problem.split(params)
         if isinstance(likelihood, Gaussian) and self.target_noise is not False:
             sigma = likelihood.distribution(batch.targets, learned).stddev
             unit = _unit_noise(tether.key, batch, problem.temperature)
             batch = batch._replace(targets=batch.targets + sigma * unit)
-        potential, buffers = problem.data_potential(params, state.buffers, batch, noise, "train")
+        potential, buffers = problem.data_potential(params, state.buffers, batch, step.noise, "train")
         scales = prior.scales(tether.anchor)
         anchored = torch.stack([((network[n] - a) / scales[n]).square().sum() for n, a in tether.anchor.items()])
         energy = 0.5 * anchored.sum() / problem.prior_temperature  # in the place of the prior's
-        return Info((potential + energy) / problem.scale(batch.total), buffers=buffers)
+        return Info((potential + energy) / step.scale, buffers=buffers)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

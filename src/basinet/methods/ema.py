@@ -17,9 +17,9 @@ import torch
 
 from ..core.noise import Noise
 from ..core.tree import Point, ravel, tree_map
-from ..engine import Descent, GradientMethod, Schedule
+from ..engine import Descent, GradientMethod, Schedule, Step
 from ..optim import SGD, Adam, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -53,12 +53,12 @@ class EMA(GradientMethod):
         average = tree_map(torch.zeros_like, point.params)  # the first step puts all weight on the first iterate
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), average)
 
-    def absorb(self, state: Descent, batch: Batch) -> Descent:
-        rate = self.forgetting(batch.total)
-        t = (batch.step + 1).double()
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, None]:
+        rate = self.forgetting(step.batch.total)
+        t = (step.batch.step + 1).double()
         share = torch.expm1(-rate * torch.ones_like(t)) / torch.expm1(-rate * t)  # of the newest iterate; 1 at first
         average = tree_map(lambda a, x: a + share.to(a.dtype) * (x - a), state.memory, state.params)
-        return Descent(state.params, state.buffers, state.moments, average)
+        return Descent(state.params, state.buffers, state.moments, average), None
 
     def point(self, state: Descent) -> Point:
         return Point(state.memory, state.buffers)

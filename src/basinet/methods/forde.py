@@ -20,19 +20,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..core.model import Mode, Model
 from ..core.noise import Noise
 from ..core.tree import Params, take
 from ..data import Data, Stream, pieces, some
-from ..engine import CoupledMethod, Descent, Info, Lift, Schedule
+from ..engine import Descent, GradientMethod, Info, Schedule, Step
 from ..engine.method import Entry
 from ..optim import SGD, Adam, Cosine, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 from ..problem.exact import conjugate
 from ..repulsion.input_gradients import counting, evidence, flat_inputs, input_gradients, unit
 from ..repulsion.prior import with_prior
@@ -46,7 +45,7 @@ ROUNDING = 100  # times the precision of a number: squared distances below it, r
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoRDE(CoupledMethod):
+class FoRDE(GradientMethod):
     """An ensemble whose members are pushed apart in the directions of their input gradients, so that they look at
     different features.
 
@@ -61,6 +60,8 @@ class FoRDE(CoupledMethod):
     the two agree. One member is MAP.
     """
 
+    coupled: ClassVar[bool] = True
+
     epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
     repulsion: float | Literal["paper"] = "paper"  # 1 is Bayes, 0 is a deep ensemble, "paper" is N / batch_size
@@ -74,28 +75,26 @@ class FoRDE(CoupledMethod):
         if scales not in ("identity", "pca") and (isinstance(scales, str) or not 0 <= scales <= 1):
             raise ValueError(f"expected lengthscales 'identity', 'pca' or alpha between 0 and 1, got {scales!r}")
 
-    def prepare(self, problem: Problem, data: Data | Stream) -> Problem:
-        """The problem with the lengthscales of the inputs, from their covariance."""
+    def context(self, problem: Problem, data: Data | Stream) -> Tensor | None:
+        """Sigma^-1, (F, F), from the covariance of the inputs; None for the identity."""
         first = flat_inputs(take(some(data).inputs, slice(0, 1)))
         size = first.shape[1]
         words = {"identity": 0.0, "pca": 1.0}
         alpha = words[self.lengthscales] if isinstance(self.lengthscales, str) else self.lengthscales
         if size == 1 or alpha == 0:
-            return problem
+            return None
         if size > LARGEST:
             raise ValueError(
                 f"lengthscales from the covariance of {size:,} inputs an example need a matrix of {size:,} rows, and "
                 f"{LARGEST:,} at most are taken: use FoRDE(lengthscales='identity')"
             )
-        return problem.through(Measured(problem.network, metric(covariance(data), alpha).to(first.dtype)))
+        return metric(covariance(data), alpha).to(first.dtype)
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
-    def gradient(  # type: ignore[override]
-        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
-    ) -> tuple[Any, Info]:
-        scale, likelihood = problem.scale(batch.total), problem.likelihood
+    def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
+        batch, problem, likelihood = step.batch, step.problem, step.problem.likelihood
 
         def member(params: Params, buffers: Params, key: Tensor) -> tuple[tuple[Tensor, Tensor], Params]:
             def values(outputs: Tensor) -> Tensor:
@@ -103,15 +102,14 @@ class FoRDE(CoupledMethod):
 
             seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
             g = seen.gradients
-            loss = problem.data_potential_of(seen.outputs, params, batch) / scale
+            loss = problem.data_potential_of(seen.outputs, params, batch) / step.scale
             return (loss, g if g.shape[-1] == 1 else unit(g)), seen.buffers
 
-        (loss, directions), buffers, back = lift.pull(member)(state.params, state.buffers, noise.key)
+        (loss, directions), buffers, back = step.lift.pull(member)(state.params, state.buffers, step.noise.key)
         factor = batch.total / len(batch.targets) if self.repulsion == "paper" else self.repulsion
-        known = problem.network.metric if isinstance(problem.network, Measured) else None
-        push = slope(directions, counting(batch.weights, directions[0]), known)
-        grads = back((torch.ones_like(loss), push * (factor / scale)))
-        grads, loss = with_prior(grads, loss, state.params, problem, batch.total, lift)
+        push = slope(directions, counting(batch.weights, directions[0]), step.context)
+        grads = back((torch.ones_like(loss), push * (factor / step.scale)))
+        grads, loss = with_prior(grads, loss, state.params, step)
         return grads, Info(loss, buffers=buffers)
 
     @classmethod
@@ -139,19 +137,6 @@ class FoRDE(CoupledMethod):
                 ("2/5 log 2 x repulsion / (precision x |mu|^2)"),
             )
             yield bench.close(name, says, found, sine.expand(2), 1e-9)
-
-
-class Measured(Model):
-    """The network, and with it how distances between directions in its inputs are measured."""
-
-    def __init__(self, network: Model, metric: Tensor) -> None:
-        vars(self).update(vars(network))
-        self.network, self.metric = network, metric  # (F, F), Sigma^-1
-
-    def __call__(
-        self, params: Params, buffers: Params, inputs: Any, noise: Noise | None = None, mode: Mode = "eval"
-    ) -> tuple[Tensor, Params]:
-        return self.network(params, buffers, inputs, noise, mode)
 
 
 def slope(directions: Tensor, weights: Tensor, metric: Tensor | None = None) -> Tensor:

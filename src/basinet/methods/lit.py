@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,10 +21,10 @@ from torch import Tensor
 from ..core.noise import Noise
 from ..core.tree import Params, take
 from ..data import Data, Stream, some
-from ..engine import CoupledMethod, Descent, Info, Lift, Schedule
+from ..engine import Descent, GradientMethod, Info, Schedule, Step
 from ..engine.method import Entry
 from ..optim import SGD, Adam, Cosine, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 from ..problem.exact import conjugate
 from ..repulsion.input_gradients import counting, differentiable, input_gradients, unit
 from ..repulsion.prior import with_prior
@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LIT(CoupledMethod):
+class LIT(GradientMethod):
     """An ensemble with a penalty on the squared cosine between the input gradients of its members.
 
     Gradients are of the log probability of the target, whatever the likelihood. With one single input all cosines are
     one, and the penalty does nothing. One member is MAP.
     """
+
+    coupled: ClassVar[bool] = True
 
     epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
@@ -50,29 +52,29 @@ class LIT(CoupledMethod):
         if not 0 <= self.strength < math.inf:
             raise ValueError(f"expected a finite strength of at least 0, got {self.strength}")
 
-    def prepare(self, problem: Problem, data: Data | Stream) -> Problem:
-        """The same problem; raises where the inputs take no gradients."""
+    def context(self, problem: Problem, data: Data | Stream) -> Any:
+        """Nothing; raises where the inputs take no gradients."""
         differentiable(take(some(data).inputs, slice(0, 1)))
-        return problem
+        return ()
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
-    def gradient(  # type: ignore[override]
-        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
-    ) -> tuple[Any, Info]:
+    def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
+        batch, problem = step.batch, step.problem
+
         def member(params: Params, buffers: Params, key: Tensor) -> tuple[tuple[Tensor, Tensor], Params]:
             def values(outputs: Tensor) -> Tensor:
                 return problem.log_densities(outputs, params, batch).reshape(1, len(outputs), -1).sum(-1)
 
             seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
-            loss = problem.data_potential_of(seen.outputs, params, batch) / problem.scale(batch.total)
+            loss = problem.data_potential_of(seen.outputs, params, batch) / step.scale
             return (loss, unit(seen.gradients)), seen.buffers
 
-        (loss, directions), buffers, back = lift.pull(member)(state.params, state.buffers, noise.key)
+        (loss, directions), buffers, back = step.lift.pull(member)(state.params, state.buffers, step.noise.key)
         push = self.strength * slope(directions, counting(batch.weights, directions[0]))
         grads = back((torch.ones_like(loss), push))
-        grads, loss = with_prior(grads, loss, state.params, problem, batch.total, lift)
+        grads, loss = with_prior(grads, loss, state.params, step)
         return grads, Info(loss, buffers=buffers)
 
     @classmethod

@@ -21,11 +21,11 @@ from ..curvature import online
 from ..curvature.evidence import LOG_NOISE
 from ..curvature.passes import Passes
 from ..data import Data, Stream
-from ..engine import Descent, Finished, GradientMethod, Info, Schedule, Tuned
-from ..engine.method import Entry
+from ..engine import Descent, Finished, GradientMethod, Info, Report, Review, Schedule, Step
+from ..engine.method import Entry, patience_of
 from ..families import Family
 from ..optim import SGD, Adam, Cosine, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 from ..problem.priors import Normal
 
 if TYPE_CHECKING:
@@ -78,25 +78,24 @@ class MAP(GradientMethod):
                 raise ValueError(f"expected {name} of at least 1, got {value}")
 
     @property
-    def tunes(self) -> bool:  # type: ignore[override]
+    def tunes(self) -> bool:
         """Whether anything is learned by marginal likelihood."""
         return self.prior_precision is not None or self.noise is not None
 
     @property
-    def plain(self) -> bool:
-        """Whether the loss is the potential under the problem's own prior and noise."""
-        return type(self).loss is MAP.loss and not self.tunes
+    def best(self) -> bool:
+        return patience_of(self) is not None
 
     def adapt(self, problem: Problem) -> Problem:
         if self.tunes:
             online.check(problem, self.noise is not None)
         return problem
 
-    def prepare(self, problem: Problem, data: Data | Stream) -> Problem:
-        """The problem as it is; a subset of more than all examples is refused before any step."""
+    def context(self, problem: Problem, data: Data | Stream) -> Any:
+        """Nothing; a subset of more than all examples is refused before any step."""
         if self.tunes and self.subset is not None and self.subset > data.n:
             raise ValueError(f"expected a subset of at most the {data.n:,} examples there are, got {self.subset:,}")
-        return problem
+        return ()
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
@@ -107,24 +106,38 @@ class MAP(GradientMethod):
         factors: Params = {n: torch.ones((), dtype=x.dtype, device=x.device) for n, x in network.items()}
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), factors)
 
-    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
+    def loss(self, params: Params, state: Descent, step: Step) -> Info:
         if self.noise:  # moves between steps alone
             params = params | {LOG_NOISE: params[LOG_NOISE].detach()}
         if not self.prior_precision:
-            return GradientMethod.loss(self, params, state, batch, problem, noise)
+            return GradientMethod.loss(self, params, state, step)
+        problem = step.problem
         assert isinstance(problem.prior, Normal)
-        energy, buffers = problem.data_potential(params, state.buffers, batch, noise, "train")
+        energy, buffers = problem.data_potential(params, state.buffers, step.batch, step.noise, "train")
         each = problem.prior.energies(problem.split(params)[0])
         prior = torch.stack([state.memory[n] * x for n, x in each.items()]).sum() / problem.prior_temperature
-        return Info((energy + prior) / problem.scale(batch.total), buffers=buffers)
+        return Info((energy + prior) / step.scale, buffers=buffers)
 
-    def tune(self, state: Descent, report: int, step: int, problem: Problem, data: Data, noise: Noise) -> Tuned | None:
-        """A step up the marginal likelihood."""
-        if report % self.every or step < BEGIN * self.schedule(data.n).steps:
-            return None
+    def review(self, state: Descent, report: Report) -> Review:
+        """Stops where validation has not improved for long, and takes a step up the marginal likelihood."""
+        patience = patience_of(self)
+        done = patience is not None and report.waited >= patience
+        if done or report.last or not self.tunes or report.number % self.every:
+            return Review(state, done)
+        early = report.step < BEGIN * self.schedule(report.training.n).steps
+        finite = all(bool(x.isfinite().all()) for x in state.params.values())  # one that is not will start anew
+        return self._tuned(state, report) if finite and not early else Review(state)
+
+    def _tuned(self, state: Descent, report: Report) -> Review:
+        problem, data = report.problem, report.data
         network = problem.split(state.params)[0]
         passes = Passes(
-            problem=problem, point=self.point(state), data=data, names=tuple(network), noise=noise, subset=self.subset
+            problem=problem,
+            point=self.point(state),
+            data=data,
+            names=tuple(network),
+            noise=report.noise,
+            subset=self.subset,
         )
         factors = {n: float(state.memory[n]) if n in state.memory else 1.0 for n in network}
         groups = online.groups_of(network, self.prior_precision)
@@ -133,8 +146,8 @@ class MAP(GradientMethod):
         params = dict(state.params)
         if found.log_noise is not None:
             params[LOG_NOISE] = torch.full_like(params[LOG_NOISE], found.log_noise)
-        told = {"evidence_step": float(step), "log_evidence": found.log_evidence}
-        return Tuned(Descent(params, state.buffers, state.moments, memory), told)
+        curves = {"evidence_step": float(report.step), "log_evidence": found.log_evidence}
+        return Review(Descent(params, state.buffers, state.moments, memory), curves=curves)
 
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ..core.noise import Noise
-from ..core.tree import Params, Point, concatenate, ravel, stack, take
+from ..core.tree import Point, ravel, take
 from ..data import Data
-from ..engine import Descent, GradientMethod, Info, Schedule
+from ..engine import Descent, GradientMethod, Sample, Schedule, Step
 from ..engine.method import Entry
 from ..families import Empirical
 from ..optim import SGD, Adam, Cyclic, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -52,13 +52,11 @@ class Snapshot(GradientMethod):
     def schedule(self, n: int) -> Schedule:
         planned = Schedule.of_epochs(self.epochs, self.batch_size, n)
         length = -(-planned.steps // (2 if self.epochs is None else self.cycles))  # half a training a cycle settles
-        return Schedule(length * self.cycles, planned.batch_size, bank=self.cycles - 1)  # the last one is the state
+        return Schedule(length * self.cycles, planned.batch_size, bank=self.cycles)
 
-    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
-        info = super().loss(params, state, batch, problem, noise)
-        length = self.schedule(batch.total).steps // self.cycles
-        ended = (batch.step > 0) & (batch.step % length == 0)  # what this step starts from is what a cycle ended with
-        return info._replace(keep=ended, sample=Point(state.params, state.buffers))
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample]:
+        length = self.schedule(step.batch.total).steps // self.cycles
+        return state, Sample((step.batch.step + 1) % length == 0, Point(state.params, state.buffers))
 
     def finish(
         self,
@@ -69,9 +67,7 @@ class Snapshot(GradientMethod):
         val: Data | None,
         noise: Noise,
     ) -> Empirical:
-        last = stack([Point(state.params, state.buffers)])
-        kept = last if samples is None else concatenate([samples, last])
-        return Empirical(kept.params, kept.buffers, self.cycles)
+        return Empirical(samples.params, samples.buffers, self.cycles)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

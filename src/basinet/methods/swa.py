@@ -16,10 +16,10 @@ import torch
 
 from ..core.noise import Noise
 from ..core.tree import Params, Point, ravel
-from ..engine import Descent, GradientMethod, Info, Method, Schedule
+from ..engine import Descent, GradientMethod, Info, Method, Schedule, Step
 from ..engine.iterates import check_iterates, in_unit_noise, plan, share, toward
 from ..optim import SGD, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -51,14 +51,14 @@ class SWA(GradientMethod):
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), point.params)
 
-    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
-        info = super().loss(params, state, batch, problem, noise)
-        return in_unit_noise(info, params, batch, problem) if self.unit_noise else info
+    def loss(self, params: Params, state: Descent, step: Step) -> Info:
+        info = super().loss(params, state, step)
+        return in_unit_noise(info, params, step) if self.unit_noise else info
 
-    def absorb(self, state: Descent, batch: Batch) -> Descent:
-        gap = self.schedule(batch.total).steps // self.iterates
-        mean = toward(state.memory, state.params, share(batch.step, gap))
-        return Descent(state.params, state.buffers, state.moments, mean)
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, None]:
+        gap = self.schedule(step.batch.total).steps // self.iterates
+        mean = toward(state.memory, state.params, share(step.batch.step, gap))
+        return Descent(state.params, state.buffers, state.moments, mean), None
 
     def point(self, state: Descent) -> Point:
         return Point(state.memory, state.buffers)

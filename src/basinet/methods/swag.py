@@ -20,14 +20,14 @@ from torch import Tensor
 
 from ..core.lift import lift
 from ..core.noise import Noise
-from ..core.tree import Params, Point, concatenate, nbytes, size, stack
+from ..core.tree import Params, Point, nbytes, size
 from ..data import Data, Stream
-from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule
+from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Sample, Schedule, Step
 from ..engine.iterates import Moments, check_iterates, in_unit_noise, plan, share
 from ..engine.method import Entry
 from ..families import LowRank
 from ..optim import SGD, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -60,21 +60,20 @@ class SWAG(GradientMethod):
         check_rank(self.rank, self.iterates, f"collect more, iterates={self.rank}")
 
     def schedule(self, n: int) -> Schedule:
-        return plan(self.iterates, self.every, self.batch_size, n, bank=self.rank - 1)  # the last one is the state
+        return plan(self.iterates, self.every, self.batch_size, n, bank=self.rank)
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), Moments.at(point.params))
 
-    def loss(self, params: Params, state: Descent, batch: Batch, problem: Problem, noise: Noise) -> Info:
-        info = super().loss(params, state, batch, problem, noise)
-        info = in_unit_noise(info, params, batch, problem) if self.unit_noise else info
-        gap = self._gap(batch.total)  # what this step starts from is what the last gap ended with
-        among_last = (batch.step % gap == 0) & (batch.step // gap > self.iterates - self.rank)
-        return info._replace(keep=among_last, sample=state.params)
+    def loss(self, params: Params, state: Descent, step: Step) -> Info:
+        info = super().loss(params, state, step)
+        return in_unit_noise(info, params, step) if self.unit_noise else info
 
-    def absorb(self, state: Descent, batch: Batch) -> Descent:
-        moments = state.memory.add(state.params, share(batch.step, self._gap(batch.total)))
-        return Descent(state.params, state.buffers, state.moments, moments)
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample]:
+        gap, done = self._gap(step.batch.total), step.batch.step + 1
+        moments = state.memory.add(state.params, share(step.batch.step, gap))
+        among_last = (done % gap == 0) & (done // gap > self.iterates - self.rank)
+        return Descent(state.params, state.buffers, state.moments, moments), Sample(among_last, state.params)
 
     def point(self, state: Descent) -> Point:
         return Point(state.memory.mean, state.buffers)
@@ -82,8 +81,7 @@ class SWAG(GradientMethod):
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> LowRank:
-        last = concatenate([samples, stack([state.params])])
-        return gaussian(state.memory, self.iterates, last, state.buffers)
+        return gaussian(state.memory, self.iterates, samples, state.buffers)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
         each, total = nbytes(point.params), size(point.params)

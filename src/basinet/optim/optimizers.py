@@ -27,15 +27,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
 
 from ..core.recipe import Recipe
 from ..core.tree import leaves, tree_map
@@ -43,6 +42,7 @@ from .schedules import Clock, Rate, Scalar, arithmetic, check_nonnegative
 
 Tree = Any  # any nesting of dicts, tuples and NamedTuples with tensors at its leaves
 T = TypeVar("T")
+NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class Optimizer(Recipe, ABC, kind="optimizer"):
@@ -59,10 +59,14 @@ class Optimizer(Recipe, ABC, kind="optimizer"):
         """The next parameters and state, for step `clock` = 0, 1, ... of `steps` planned ones."""
 
     @abstractmethod
-    def step_in_place(self, params: Tree, grads: Tree, state: Any, clock: int, steps: int) -> None:
+    def step_in_place(
+        self, params: Tree, grads: Tree, state: Any, clock: Clock, steps: int, decay: Mapping[str, float] = NONE
+    ) -> None:
         """The same step written into params and state by torch's fused kernels; equal to `step` up to rounding.
 
-        Elementwise, so it serves one member and a stack whose members share a clock alike.
+        Elementwise, so it serves one member and a stack whose members share a clock alike. On a GPU the clock may be a
+        tensor (), so that the step can be recorded in a CUDA graph. `decay` says what times x is added to the gradient
+        of x, by name in a dict of params: the gradient of a quadratic, for which fused kernels need no pass of its own.
         """
 
     def learning_rate(self, clock: Clock, steps: int) -> Scalar:
@@ -109,21 +113,23 @@ class SGD(Optimizer):
         ahead = tree_map(onward, velocity, grads) if self.nesterov else velocity
         return _descend(params, ahead, rate), SGDState(velocity=velocity)
 
-    def step_in_place(self, params: Tree, grads: Tree, state: SGDState, clock: int, steps: int) -> None:
-        moved = leaves(params)
-        velocity: list[Any] = leaves(state.velocity) if self.momentum else [None] * len(moved)
-        sgd(
-            moved,
-            leaves(grads),
-            velocity,
-            fused=True,
-            lr=float(self.learning_rate(clock, steps)),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            dampening=0.0,
-            maximize=False,
-        )
+    def step_in_place(
+        self, params: Tree, grads: Tree, state: SGDState, clock: Clock, steps: int, decay: Mapping[str, float] = NONE
+    ) -> None:
+        velocity = (state.velocity,) if self.momentum else ()
+        for d, (moved, slopes, *rest) in _by_decay(decay, params, grads, *velocity):
+            torch._fused_sgd_(
+                moved,
+                slopes,
+                rest[0] if rest else [],
+                lr=_fused_rate(self.learning_rate(clock, steps), clock),
+                momentum=self.momentum,
+                nesterov=self.nesterov,
+                weight_decay=self.weight_decay + d,
+                dampening=0.0,
+                maximize=False,
+                is_first_step=False,
+            )
 
 
 class AdamState(NamedTuple):
@@ -151,8 +157,11 @@ class Adam(Optimizer):
         grads = _coupled(grads, params, self.weight_decay)
         return _adam(self, params, grads, state, clock, rate)
 
-    def step_in_place(self, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int) -> None:
-        _adam_in_place(self, adam, params, grads, state, clock, steps)
+    def step_in_place(
+        self, params: Tree, grads: Tree, state: AdamState, clock: Clock, steps: int, decay: Mapping[str, float] = NONE
+    ) -> None:
+        for d, lists in _by_decay(decay, params, grads, state.mean, state.square):
+            _adam_in_place(self, torch._fused_adam_, lists, self.weight_decay + d, clock, steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +185,13 @@ class AdamW(Optimizer):
         params = tree_map(lambda x: _as(x, kept) * x, params)
         return _adam(self, params, grads, state, clock, rate)
 
-    def step_in_place(self, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int) -> None:
-        _adam_in_place(self, adamw, params, grads, state, clock, steps)
+    def step_in_place(
+        self, params: Tree, grads: Tree, state: AdamState, clock: Clock, steps: int, decay: Mapping[str, float] = NONE
+    ) -> None:
+        if decay:  # its own weight decay is another one, which does not pass through the moments
+            grads = dict(grads) | {n: torch.add(grads[n], params[n], alpha=d) for n, d in decay.items()}
+        lists = [leaves(tree) for tree in (params, grads, state.mean, state.square)]
+        _adam_in_place(self, torch._fused_adamw_, lists, self.weight_decay, clock, steps)
 
 
 def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Clock, rate: Scalar) -> tuple[T, AdamState]:
@@ -192,27 +206,44 @@ def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Cloc
     return tree_map(move, params, mean, square), AdamState(mean=mean, square=square)
 
 
+def _by_decay(decay: Mapping[str, float], params: Tree, *trees: Tree) -> list[tuple[float, list[list[Tensor]]]]:
+    """The leaves of params and of trees like them, for each value that decay has."""
+    if not decay:
+        return [(0.0, [leaves(tree) for tree in (params, *trees)])]
+    values = {name: decay.get(name, 0.0) for name in params}
+    return [
+        (d, [[tree[n] for n in params if values[n] == d] for tree in (params, *trees)])
+        for d in dict.fromkeys(values.values())
+    ]
+
+
 def _adam_in_place(
-    rule: Adam | AdamW, kernel: Any, params: Tree, grads: Tree, state: AdamState, clock: int, steps: int
+    rule: Adam | AdamW, kernel: Any, lists: list[list[Tensor]], weight_decay: float, clock: Clock, steps: int
 ) -> None:
-    moved = leaves(params)
-    done = torch.full((), float(clock), device=moved[0].device)  # the kernel counts this step itself
+    moved, grads, mean, square = lists
+    count = (clock + 1).float() if isinstance(clock, Tensor) else torch.full((), clock + 1.0, device=moved[0].device)
     kernel(
         moved,
-        leaves(grads),
-        leaves(state.mean),
-        leaves(state.square),
+        grads,
+        mean,
+        square,
         [],
-        [done.clone() for _ in moved],
-        fused=True,
-        amsgrad=False,
+        [count] * len(moved),
+        lr=_fused_rate(rule.learning_rate(clock, steps), clock),
         beta1=rule.betas[0],
         beta2=rule.betas[1],
-        lr=float(rule.learning_rate(clock, steps)),
-        weight_decay=rule.weight_decay,
+        weight_decay=weight_decay,
         eps=rule.eps,
+        amsgrad=False,
         maximize=False,
     )
+
+
+def _fused_rate(rate: Scalar, clock: Clock) -> Scalar:
+    """A learning rate as fused kernels take it: a number, or a tensor () where the clock is one."""
+    if not isinstance(clock, Tensor):
+        return float(rate)
+    return rate.float() if isinstance(rate, Tensor) else torch.full((), rate, device=clock.device)
 
 
 def _correction(beta: float, clock: Clock) -> Scalar:

@@ -111,7 +111,7 @@ class Problem:
     ) -> tuple[Tensor, Params]:
         """U, with the batch standing for all N examples, up to a constant; and the buffers afterwards."""
         energy, buffers = self.data_potential(params, buffers, batch, noise, mode)
-        return energy + self.prior.energy(self.split(params)[0]) / self.prior_temperature, buffers
+        return energy + self.prior_energy(params), buffers
 
     def data_potential(
         self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "train"
@@ -127,13 +127,16 @@ class Problem:
 
     def potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
         """U, from outputs that are there already."""
-        energy = self.data_potential_of(outputs, params, batch)
-        return energy + self.prior.energy(self.split(params)[0]) / self.prior_temperature
+        return self.data_potential_of(outputs, params, batch) + self.prior_energy(params)
 
     def data_potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
         """The potential without the prior, from outputs that are there already."""
         log_likelihood = self.log_densities(outputs, params, batch).sum()
         return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature
+
+    def prior_energy(self, params: Params) -> Tensor:
+        """The prior's part of the potential."""
+        return self.prior.energy(self.split(params)[0]) / self.prior_temperature
 
     @property
     def prior_temperature(self) -> float:

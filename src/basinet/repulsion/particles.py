@@ -11,31 +11,33 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..core.noise import Noise
 from ..core.tree import Params, ravel
-from ..engine import CoupledMethod, Descent, Info, Lift, Schedule
+from ..engine import Descent, GradientMethod, Info, Report, Review, Schedule, Step
+from ..engine.method import patience_of
 from ..optim import Adam, Cosine, Optimizer
-from ..problem import Batch, Problem
+from ..problem import Problem
 from ..problem.exact import Conjugate
 from .anneal import anneal_weight, check_anneal
 from .kernels import Kernel, Pairs
-from .spaces import Coupling, Space, Step
+from .spaces import Coupling, Space
 
 if TYPE_CHECKING:
     from ..testing import Bench
 
 
 @dataclass(frozen=True, kw_only=True)
-class Particles(CoupledMethod, kind="method"):
+class Particles(GradientMethod, kind="method"):
     """Members that follow the posterior and push each other apart, by a kernel between them.
 
     They see each other in their weights, in their outputs on the batch ("function", where `extra` adds inputs drawn
     around the batch at each step), or in what `layer` gives ("features").
     """
+
+    coupled: ClassVar[bool] = True
 
     epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
@@ -49,7 +51,8 @@ class Particles(CoupledMethod, kind="method"):
     repulsion: float = 1.0  # strength relative to the posterior: 1 is Bayes at any N
     anneal: str = "none"  # how the posterior's pull grows from zero: none, linear, tanh or cyclic
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until all stop, at their best; None: never
+    patience: int | None = None  # reports without a lower validation NLL until all stop, at their best; None: 30
+    #                              where epochs is None, else never
 
     def __post_init__(self) -> None:
         self._space(), self._kernel()
@@ -73,17 +76,23 @@ class Particles(CoupledMethod, kind="method"):
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
-    def gradient(  # type: ignore[override]
-        self, state: Descent, batch: Batch, problem: Problem, noise: Noise, lift: Lift
-    ) -> tuple[Params, Info]:
-        pull = anneal_weight(self.anneal, batch.step, self.schedule(batch.total).steps)
+    @property
+    def best(self) -> bool:
+        return patience_of(self) is not None
+
+    def review(self, state: Descent, report: Report) -> Review:
+        patience = patience_of(self)
+        return Review(state, patience is not None and report.waited >= patience)
+
+    def gradient(self, state: Descent, step: Step) -> tuple[Params, Info]:
+        pull = anneal_weight(self.anneal, step.batch.step, self.schedule(step.batch.total).steps)
         kernel = self._kernel()
 
         def couple(values: list[Tensor]) -> Coupling:
             members = kernel.seen(values)
             return Coupling(pull, *self.coupled_by(kernel.pairs(members)), members)
 
-        return self._space().gradient(couple, Step(state, batch, problem, noise, lift))
+        return self._space().gradient(couple, state, step)
 
     def _space(self) -> Space:
         return Space(self.space, self.layer, self.extra, self.reach, self.prior_draws)

@@ -7,18 +7,16 @@ import torch
 from torch import Tensor
 
 from ..core.tree import Params, take
-from ..engine import Lift
-from ..problem import Problem
+from ..engine import Step
 
 Share = float | Tensor  # what the prior is multiplied by: one number, () or one a member (M,)
 
 
-def with_prior(
-    grads: Params, loss: Tensor, params: Params, problem: Problem, total: int, lift: Lift, share: Share = 1.0
-) -> tuple[Params, Tensor]:
+def with_prior(grads: Params, loss: Tensor, params: Params, step: Step, share: Share = 1.0) -> tuple[Params, Tensor]:
     """The gradients of members (M, ...) with `share` times that of the prior added, and their losses (M,) with its
-    energy; both are per example of `total`."""
-    scale, decay = problem.scale(total), problem.decay(take(params, 0))
+    energy; both are per example."""
+    problem, scale = step.problem, step.scale
+    decay = problem.decay(take(params, 0))
     if decay is not None:
         pulled = {n: _plus(grads[n], params[n], share, d / scale) for n, d in decay.items()}
         norms = [torch.linalg.vector_norm(params[n].flatten(1), dim=1).square() * d for n, d in decay.items()]
@@ -27,7 +25,7 @@ def with_prior(
     def energy(network: Params) -> Tensor:
         return problem.prior.energy(network) / (problem.prior_temperature * scale)
 
-    slopes, energies = lift(torch.func.grad_and_value(energy))(problem.split(params)[0])
+    slopes, energies = step.lift(torch.func.grad_and_value(energy))(problem.split(params)[0])
     return grads | {n: _plus(grads[n], x, share, 1.0) for n, x in slopes.items()}, loss + energies
 
 

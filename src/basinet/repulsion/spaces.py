@@ -32,7 +32,7 @@ from torch import Tensor
 from ..core.nearest import did_you_mean
 from ..core.noise import Noise
 from ..core.tree import Params, leaves, take, tree_map
-from ..engine import Descent, Info, Lift
+from ..engine import Descent, Info, Step
 from ..problem import Batch, Problem
 from ..problem.problem import PREFIX
 from .kernels import Kernel, mixed
@@ -58,21 +58,6 @@ class Coupling(NamedTuple):
         """What counts of a gradient that members do not share, for it to be as strong as what they do: pull times the
         sum of row i of mix, a number, () or (M,). Never negative, which the sum may be for a linear kernel."""
         return self.pull if self.mix is None else self.pull * self.mix.sum(1).clamp(min=0.0)
-
-
-class Step(NamedTuple):
-    """What the engine gives a coupled method at a step."""
-
-    state: Descent
-    batch: Batch
-    problem: Problem
-    noise: Noise
-    lift: Lift
-
-    @property
-    def scale(self) -> float:
-        """N / T."""
-        return self.problem.scale(self.batch.total)
 
 
 Couple = Callable[[list[Tensor]], Coupling]
@@ -112,37 +97,37 @@ class Space:
                 raise ValueError(f"space='function' knows the prior by its draws: {error}") from error
         return problem if self.layer is None else problem.through(Tapped(problem.network, self.layer))
 
-    def gradient(self, couple: Couple, step: Step) -> tuple[Params, Info]:
+    def gradient(self, couple: Couple, state: Descent, step: Step) -> tuple[Params, Info]:
         """What members descend, per example, and their losses and buffers."""
         if len(step.noise.key) == 1:
-            return _own(step)
+            return _own(state, step)
         ways = {"weights": _in_weights, "function": _in_outputs, "features": _in_features}
-        return ways[self.word](self, couple, step)
+        return ways[self.word](self, couple, state, step)
 
 
-def _own(step: Step) -> tuple[Params, Info]:
+def _own(state: Descent, step: Step) -> tuple[Params, Info]:
     """The gradients of U of each member, as MAP has them."""
-    state, batch, problem, noise, lift = step
+    batch, problem, noise, _, lift = step
 
     def loss(params: Params, buffers: Params, key: Tensor) -> tuple[Tensor, Params]:
         potential, after = problem.data_potential(params, buffers, batch, Noise(key), "train")
         return potential / step.scale, after
 
     losses, buffers, back = lift.pull(loss)(state.params, state.buffers, noise.key)
-    grads, losses = with_prior(back(torch.ones_like(losses)), losses, state.params, problem, batch.total, lift)
+    grads, losses = with_prior(back(torch.ones_like(losses)), losses, state.params, step)
     return grads, Info(losses, buffers=buffers)
 
 
-def _in_weights(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
-    grads, info = _own(step)
+def _in_weights(space: Space, couple: Couple, state: Descent, step: Step) -> tuple[Params, Info]:
+    grads, info = _own(state, step)
     names = list(grads)
-    coupling = _seen(couple, [step.state.params[n] for n in names])
+    coupling = _seen(couple, [state.params[n] for n in names])
     moved = _descent(coupling, [grads[n] for n in names], step.scale)
     return dict(zip(names, moved)), info
 
 
-def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
-    state, batch, problem, noise, lift = step
+def _in_outputs(space: Space, couple: Couple, state: Descent, step: Step) -> tuple[Params, Info]:
+    batch, problem, noise, _, lift = step
     inputs = {"batch": batch.inputs} | ({"extra": _around(space, batch, noise)} if space.extra else {})
 
     def run(params: Params, buffers: Params, key: Tensor) -> tuple[dict[str, Tensor], Params]:
@@ -161,19 +146,21 @@ def _in_outputs(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]
     slopes, losses = lift(torch.func.grad_and_value(energy))({"outputs": outputs["batch"], "learned": learned})
     driven = {n: slopes["outputs"] if n == "batch" else torch.zeros_like(x) for n, x in outputs.items()}
     if space.draws != 0:
-        driven = {n: x - s for (n, x), s in zip(driven.items(), _prior_score(space, step, run, outputs))}
+        driven = {n: x - s for (n, x), s in zip(driven.items(), _prior_score(space, state, step, run, outputs))}
     coupling = _seen(couple, [outputs[n] for n in driven])
     moved = _descent(coupling, list(driven.values()), step.scale)
     grads = back({n: x.to(outputs[n].dtype) for n, x in zip(driven, moved)})
     grads |= {n: grads[n] + coupling.pull * x for n, x in slopes["learned"].items()}
     share = 0.0 if space.draws != 0 else coupling.share  # with draws the prior is in the score
-    grads, losses = with_prior(grads, losses, state.params, problem, batch.total, lift, share)
+    grads, losses = with_prior(grads, losses, state.params, step, share)
     return grads, Info(losses, buffers=buffers)
 
 
-def _prior_score(space: Space, step: Step, run: Callable[..., Any], outputs: dict[str, Tensor]) -> list[Tensor]:
+def _prior_score(
+    space: Space, state: Descent, step: Step, run: Callable[..., Any], outputs: dict[str, Tensor]
+) -> list[Tensor]:
     """That of the outputs' prior at the outputs, per example, from those of fresh draws of the params."""
-    state, _, problem, noise, lift = step
+    _, problem, noise, _, lift = step
     draws = len(noise.key) if space.draws is None else space.draws
 
     def prior_run(key: Tensor, buffers: Params) -> dict[str, Tensor]:
@@ -189,8 +176,8 @@ def _prior_score(space: Space, step: Step, run: Callable[..., Any], outputs: dic
         return [share * s for s in score_at(queries, cloud, PRIOR_KERNEL, PRIOR_RIDGE)]
 
 
-def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info]:
-    state, batch, problem, noise, lift = step
+def _in_features(space: Space, couple: Couple, state: Descent, step: Step) -> tuple[Params, Info]:
+    batch, problem, noise, _, lift = step
     network = problem.network
     assert isinstance(network, Tapped)  # adapt has seen to it
 
@@ -211,9 +198,7 @@ def _in_features(space: Space, couple: Couple, step: Step) -> tuple[Params, Info
         with _no_autocast(own):
             moved = moved + coupling.pull * mixed(coupling.mix, [own])[0] - weighted(own, coupling.share)
     cotangents = {"loss": coupling.share * torch.ones_like(found["loss"]), "values": moved.to(found["values"].dtype)}
-    grads, losses = with_prior(
-        back(cotangents), found["loss"], state.params, problem, batch.total, lift, coupling.share
-    )
+    grads, losses = with_prior(back(cotangents), found["loss"], state.params, step, coupling.share)
     return grads, Info(losses, buffers=buffers)
 
 

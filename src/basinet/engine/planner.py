@@ -1,0 +1,171 @@
+"""Plans how the members of a run are trained: strategy, compiling, groups that fit in memory, processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..core.tree import Point, leaves, size
+from ..data import Stream
+from .executor import Here
+from .memory import SHARE, MemberBytes, free_bytes, member_bytes, readable
+from .probe import Asked, Plan, TooLarge, choose
+from .sweep import Apart, Together
+from .workers import cores, how_to_start
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+IDLE = 0.1  # where processes of one thread each would wait longer than this share, members had better share all threads
+AGAIN = 3  # times that a pace is measured anew, of which the best counts: a first time is slower than those after it
+SHORT = {"fork": 2.0, "spawn": 60.0}  # seconds of training below which starting processes does not pay
+SETTLED = ("strategy", "compiled", "captured", "processes", "threads")  # what of a plan a run that goes on keeps
+
+
+class Planner:
+    """Settles a plan and tells `here` of it."""
+
+    def __init__(self, engine: Engine, here: Here) -> None:
+        self.engine, self.here, self.run = engine, here, here.run
+        self.seconds, self.measured = 0.0, 1  # that a step took when it was last measured, and of how many members
+
+    def plan(self, point: Point, wanted: Sequence[int], say: bool = True) -> None:
+        """Settles strategy, compiling and groups, as they were in a run that goes on, and says so."""
+        engine, run, here, work = self.engine, self.run, self.here, self.run.work
+        if work.schedule.steps == 0:
+            here.chosen = self._spread(Plan("loop", False, "no steps"), len(wanted), sys.maxsize)
+            return
+        each = member_bytes(work, point)
+        free = engine.memory if engine.memory is not None else int(SHARE * free_bytes(engine.place))
+        if each.total > free:
+            raise MemoryError(
+                f"one member of {size(point.params):,} parameters needs about {readable(each.total)} to train, and "
+                f"{readable(free)} may be used: take a smaller batch_size or network, or give Engine(memory=...)"
+            )
+        asked = {"device": engine.place.type, "autocast": str(engine.autocast), "memory": engine.memory}
+        forced = {"strategy": engine.strategy, "compiled": engine.compile}
+        if run.checkpoints.recall(asked | {name: x for name, x in forced.items() if x is not None}):
+            self._as_before()
+        else:
+            groups = self._settle(wanted, free // max(each.total, 1), each)
+            settings = {name: getattr(here.chosen, name) for name in SETTLED}
+            run.checkpoints.begin(asked | settings | {"chunk": here.chunk}, groups)
+        if say:
+            run.progress.say(self._described(len(wanted), point, each))
+
+    @property
+    def largest(self) -> int:
+        """Members of the largest group that was planned."""
+        return max(len(group) for group in self.run.checkpoints.groups)
+
+    def foretell(self, wanted: Sequence[int]) -> float:
+        """Seconds that all steps of all members would take as planned, by a few of which nothing is kept."""
+        plan, few = self.here.chosen, list(wanted[: self.measured])
+        tried = [self.seconds, *(self.here.measure(plan, few) for _ in range(AGAIN))]
+        self.here.close()
+        return min(tried) * self.run.work.schedule.steps * len(wanted) / self.measured / plan.processes
+
+    def _as_before(self) -> None:
+        """The plan of the run that goes on, as its checkpoint has it."""
+        settings = self.run.checkpoints.settings
+        how = {name: settings[name] for name in SETTLED}
+        plan, self.here.chunk = Plan(reason="as the run that goes on had it", **how), settings.get("chunk")
+        if plan.threads:  # the bits of a member depend on the threads, not on the processes
+            plan = plan._replace(processes=min(self.engine.processes or plan.processes, self.engine.most_processes))
+        self.here.chosen = plan
+
+    def _settle(self, wanted: Sequence[int], fits: int, each: MemberBytes) -> list[list[int]]:
+        """Chooses the plan; returns the groups."""
+        work, here, engine = self.run.work, self.here, self.engine
+        groups = self._try(wanted, fits, each)
+        here.chosen = self._spread(here.chosen, len(wanted), fits)
+        if here.chosen.strategy == "loop" and not work.method.coupled:
+            if isinstance(work.method, Together):
+                raise Apart(here.chosen.reason)
+            return cut(wanted, 1)
+        if (count := here.chosen.processes) > 1:
+            most = fits // count if engine.place.type == "cpu" else fits  # processes on a CPU share its memory
+            return cut(wanted, min(len(groups[0]), -(-len(wanted) // count), most))
+        return groups
+
+    def _try(self, wanted: Sequence[int], most: int, each: MemberBytes) -> list[list[int]]:
+        """Chooses how members run, by trying a group of at most this many; returns the groups."""
+        engine, here, work = self.engine, self.here, self.run.work
+        groups = cut(wanted, len(wanted) if work.method.coupled else most)
+        here.chunk = most if work.method.coupled and most < len(wanted) else None
+
+        def attempt(plan: Plan) -> float:
+            self.seconds, self.measured = here.measure(plan, groups[0]), len(groups[0])
+            return self.seconds
+
+        streamed = isinstance(work.data, Stream)  # of any batch size: neither recorded, nor compiled unless asked
+        if streamed and engine.strategy == "streams":
+            raise ValueError("strategy 'streams' captures steps on data in memory: for streamed data leave it out")
+        asked = Asked(
+            strategy=engine.strategy,
+            compile=False if streamed else engine.compile,
+            members=len(wanted),
+            steps=work.schedule.steps,
+            module=work.problem.network.module,
+            coupled=work.method.coupled,
+            batch_bytes=each.batch,
+            capturable=here.capturable,
+        )
+        try:
+            here.chosen = choose(asked, engine.place, attempt)
+            if streamed and engine.compile:
+                here.chosen = here.chosen._replace(compiled=True)
+            return groups
+        except TooLarge:
+            at_once = here.chunk or len(groups[0])
+            if at_once == 1:
+                raise
+        return self._try(wanted, here.half(at_once), each)
+
+    def _spread(self, plan: Plan, members: int, fits: int) -> Plan:
+        """The plan in as many processes as were asked for, or as pay; each with its share of the cores."""
+        engine, work = self.engine, self.run.work
+        if isinstance(work.data, Stream) or work.method.coupled:  # a stream may have but one reader at a time
+            if engine.processes is None or engine.processes == 1:
+                return plan
+            why = "members that see each other" if work.method.coupled else "members that read one stream"
+            return plan._replace(reason=f"{plan.reason}; {why} share one process")
+        count, most = engine.processes, min(members, engine.most_processes)
+        if count is None:
+            longer = SHORT[how_to_start(engine.place)]
+            pays = self.seconds * work.schedule.steps * max(1.0, members / max(fits, 1)) > longer
+            if engine.place.type == "cpu":
+                most = min(most, cores())
+                idle = 1 - members / (most * -(-members // most))  # of the processes, in the last round
+                pays = pays and plan.strategy == "loop" and idle < IDLE
+            count = most if pays else 1
+        if engine.place.type == "cpu":
+            most = min(most, max(1, fits))
+        count = min(count, most)
+        if count == 1:
+            return plan
+        return plan._replace(processes=count, threads=max(1, min(torch.get_num_threads(), cores() // count)))
+
+    def _described(self, members: int, point: Point, each: MemberBytes) -> str:
+        work, plan, chunk, group = self.run.work, self.here.chosen, self.here.chunk, self.largest
+        who = f"{members} member" + ("s" if members > 1 else "")
+        dtype = str(leaves(point.params)[0].dtype).removeprefix("torch.")
+        batch = work.data.n if work.schedule.batch_size is None else min(work.schedule.batch_size, work.data.n)
+        many = f" in groups of {group}" if 1 < group < members else ""
+        many = f", {chunk} at a time" if chunk is not None else many
+        device = self.engine.place.type
+        cost = f"{who} of {size(point.params):,} parameters (about {readable(each.total)} each) on {device} in {dtype}"
+        steps = f"{work.schedule.steps:,} steps of {batch} of {work.data.n:,} examples"
+        if isinstance(work.data, Stream):
+            steps += ", in batches as the stream gives them (a batch_size does not apply)"
+        return f"{work.method.label}: {cost}, {plan.words()}{many}, {steps}"
+
+
+def cut(members: Sequence[int], most: int) -> list[list[int]]:
+    """Members in groups of about equal size, `most` at most."""
+    count = -(-len(members) // most)
+    size = -(-len(members) // count)
+    return [list(members[begin : begin + size]) for begin in range(0, len(members), size)]
