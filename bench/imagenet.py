@@ -59,7 +59,7 @@ def measure(row: str, folder: Path) -> dict[str, Any]:
     recipe: Any = bn.PEP(draws=4, low=1e-3, high=1e-2, iterations=1)
     given: dict[str, Any] = {"val": data}
     if row != "PEP":
-        recipe, given = bn.Laplace(structure="diagonal", batch_size=8), {"data": data}
+        recipe, given = bn.Laplace(structure="diagonal", batch_size=8, prior_precision="prior"), {"data": data}
     return _run(recipe, problem, start, given, rest)
 
 
@@ -70,7 +70,9 @@ def _head(row: str, network: nn.Module, folder: Path) -> dict[str, Any]:
     start = bn.Posterior.of(network._fc, problem)
     batches = [(x, y) for x, y in zip(features.split(250), torch.arange(1000).split(250))]
     data = bn.Data.stream(lambda: iter(batches), n=TRAINING)  # the sample stands for all N
-    recipe = bn.Laplace(structure=row.rpartition(", ")[2], subset=len(features), batch_size=250)
+    recipe = bn.Laplace(
+        structure=row.rpartition(", ")[2], subset=len(features), batch_size=250, prior_precision="prior"
+    )
     return _run(recipe, problem, start, {"data": data}, features[:50])
 
 

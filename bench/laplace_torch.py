@@ -130,7 +130,9 @@ class Case:
         """The posterior of one side, ready to predict."""
         if side == "basinet":
             where = "last" if self.row.where == "last" else None
-            recipe = bn.Laplace(structure=self.row.structure, where=where, via="probit", batch_size=BATCH)
+            recipe = bn.Laplace(
+                structure=self.row.structure, where=where, via="probit", batch_size=BATCH, prior_precision="prior"
+            )
             return bn.fit(recipe, self.problem, self.data, start=self.start)
         from laplace import Laplace
         from laplace.curvature import BackPackGGN, CurvlinopsGGN

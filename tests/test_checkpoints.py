@@ -142,8 +142,11 @@ def test_too_few_files_for_the_rank_are_refused_with_both_numbers(tmp_path):
         bn.swag_of_checkpoints(tmp_path, PROBLEM)
     with pytest.raises(ValueError, match=r"rank 2 is more than the 1 .*at least 2 checkpoints$"):
         bn.swag_of_checkpoints(files[:1], PROBLEM, rank=2)
-    with pytest.raises(ValueError, match=r"expected a rank of at least 2, .* got 0"):
-        bn.swag_of_checkpoints(files, PROBLEM, rank=0)
+    with pytest.raises(ValueError, match=r"expected a rank of at least 2, .* got 1"):
+        bn.swag_of_checkpoints(files, PROBLEM, rank=1)
+    family = take(bn.swag_of_checkpoints(files, PROBLEM, rank=0).parts[0].family, 0)
+    rows = torch.stack([ravel(c) for c in states(3)])
+    torch.testing.assert_close(ravel(family.scale), rows.std(0, correction=0))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -183,7 +184,9 @@ def test_rows_on_the_same_networks_train_them_once(run):
     _, out, records = run
     assert len(list((out / "pool").glob("map-*/member-0-*.safetensors"))) == 3  # of seed 0, for all four rows
     assert len(list((out / "pool").glob("map-*"))) == 2  # one entry a seed
-    assert {p.name.split("-")[0] for p in (out / "pool").iterdir()} == {"map", "laplace", "pep", "pool.json"}
+    assert {p.name.split("-")[0] for p in (out / "pool").iterdir()} == {
+        "map", "laplace", "pep", "pool.json", "computes",
+    }  # fmt: skip
     by = {(r["method"], r["seed"]): r for r in records}
     assert by["Laplaces", 0]["fit_seconds"] > by["deep ensemble", 0]["fit_seconds"]  # it counts what it starts from
 
@@ -192,7 +195,7 @@ def test_a_base_and_a_start_are_one_place_in_the_pool(tmp_path):
     splits = classes()
     problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
     recipe = bn.Laplace(base=QUICK)
-    bn.fit(recipe, problem, splits.train, members=2, pool=tmp_path / "pool")
+    bn.fit(recipe, problem, splits.train, val=splits.val, members=2, pool=tmp_path / "pool")
     files = sorted((tmp_path / "pool").rglob("*.safetensors"))
     found = bn.compare(splits, [Entry("two", recipe, 2)], problem=problem, out=tmp_path)
     assert sorted((tmp_path / "pool").rglob("*.safetensors")) == files and len(files) == 4
@@ -303,7 +306,8 @@ def test_given_weights_are_where_post_hoc_methods_start(tmp_path):
     problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
     alone = bn.score(bn.Posterior.of(module, problem), classes().test)
     assert found[0]["nll"] == pytest.approx(alone["nll"], rel=1e-6) and found[0]["steps"] == 0 == found[1]["steps"]
-    laplace = bn.fit(bn.Laplace(), problem, classes().train, start=bn.Posterior.of(module, problem))
+    start, splits = bn.Posterior.of(module, problem), classes()
+    laplace = bn.fit(bn.Laplace(), problem, splits.train, val=splits.val, start=start)
     assert found[1]["nll"] == pytest.approx(bn.score(laplace, classes().test)["nll"], rel=1e-5)
 
 
@@ -586,3 +590,29 @@ def test_few_test_examples_are_warned_of_and_have_no_intervals(tmp_path):
     assert few.test.n == 9 and "9 test examples can tell hardly anything: scores are mostly chance" in said
     other = found.summary.where(method=next(m for m in ("one", "two") if m != found.summary[0]["reference"]))[0]
     assert other["difference"] is not None and other["low"] is None and other["high"] is None
+
+
+class Forward(torch.nn.Module):
+    """Layers that are always the same, and a forward that is not."""
+
+    def __init__(self, inputs, outputs, between):
+        super().__init__()
+        self.first, self.last, self.between = torch.nn.Linear(inputs, 8), torch.nn.Linear(8, outputs), [between]
+
+    def forward(self, x):
+        return self.last(self.between[0](self.first(x)))
+
+
+def test_records_of_another_forward_in_the_same_layers_are_not_shown(tmp_path):
+    def compared(between):
+        make = lambda inputs, outputs: Forward(inputs, outputs, between)  # noqa: E731
+        bn.compare(classes(), (Entry("MAP", QUICK, 1),), model=make, out=tmp_path)
+        return read_records(tmp_path / "records.jsonl")
+
+    [before] = compared(torch.relu)
+    with pytest.raises(ValueError, match=r"it computes something else .*another --out"):
+        compared(torch.tanh)
+    assert compared(torch.relu) == [before]
+    shutil.rmtree(tmp_path / "pool")  # the records are left
+    [after] = compared(torch.tanh)
+    assert after["scores"]["nll"] != before["scores"]["nll"]

@@ -20,7 +20,6 @@ from basinet.core.tree import nbytes
 from basinet.cost import NUMBERS, TIMED, Meter
 from basinet.engine.engine import Pace
 from basinet.engine.memory import readable
-from basinet.engine.method import plan_of
 from basinet.engine.probe import Plan
 from basinet.engine.room import words
 from basinet.methods import discover
@@ -215,15 +214,18 @@ def test_members_multiply_what_is_kept_and_not_what_finishing_one_takes():
 def test_work_grows_as_it_should():
     def demand(recipe: bn.methods.Method, n: int, *hidden: int) -> Any:
         problem, data = mlp(16, 8, *hidden), classes(n, 16, 8)
-        return recipe.demand(problem.init(KEY), problem, data, data)
+        fixed = getattr(recipe, "prior_precision", None) == "prior"  # nothing to look at validation data for
+        return recipe.demand(problem.init(KEY), problem, data, None if fixed else data)
 
-    full = bn.Laplace(structure="full", where=None)
+    full = bn.Laplace(structure="full", where=None, prior_precision="prior")
     assert demand(full, 80, 32).passes == 2 * demand(full, 40, 32).passes == 80 * (1 + 2 * 8)
-    assert demand(bn.Laplace(structure="diagonal"), 80, 32).passes == 80  # the last layer needs no gradients behind it
-    assert demand(bn.Laplace(structure="full", where=None, curvature="fisher"), 40, 32).passes == 40 * 3
+    diagonal = replace(full, structure="diagonal", where="last")
+    assert demand(diagonal, 80, 32).passes == 80  # the last layer needs no gradients behind it
+    assert demand(replace(diagonal, prior_precision=None), 80, 32).passes > 80 * 20  # what it is tuned by
+    assert demand(replace(full, curvature="fisher"), 40, 32).passes == 40 * 3
     cubes = demand(full, 1, 2000).flops / demand(full, 1, 1000).flops
     assert cubes == pytest.approx(8, rel=0.01)
-    pep = [demand(bn.PEP(draws=m), 40, 32).passes for m in (4, 8)]
+    pep = [demand(bn.PEP(draws=m), 40, 32).passes - 25 * 40 for m in (4, 8)]  # without those of fresh draws
     assert pep[1] == 2 * pep[0]
     problem, data = mlp(16, 8, 32), classes(40, 16, 8)
     start = bn.Posterior.of(problem.network.module, problem)
@@ -260,8 +262,8 @@ def test_base_recipes_count():
 
 
 def test_seconds_are_counts_times_what_one_was_measured_to_take(monkeypatch):
-    def pace(engine: Any, method: Any, problem: Any, data: Any, members: Any, *rest: Any) -> Pace:
-        return Pace(Plan("loop", False, ""), 1, 3.0 * len(members) * plan_of(method, data.n).steps)
+    def pace(engine: Any, work: Any, roster: Any) -> Pace:
+        return Pace(Plan("loop", False, ""), 1, 3.0 * len(roster.members) * work.schedule.steps)
 
     monkeypatch.setattr(bn.Engine, "pace", pace)  # a step takes three seconds,
     monkeypatch.setattr(sys.modules["basinet.cost"], "_seconds", lambda run, device: 2.0)  # any call two

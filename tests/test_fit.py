@@ -167,7 +167,7 @@ def test_a_method_with_a_base_gets_map_where_none_is_given():
 def test_a_method_with_a_base_uses_the_one_it_has_and_its_pool(tmp_path):
     made = fit(Widen(base=SHORT), members=2, pool=tmp_path)
     assert apart(made.parts[0].family.centre, fit(members=2).parts[0].family.params) == 0
-    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["map", "pool.json", "widen"]
+    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["computes", "map", "pool.json", "widen"]
     again = fit(Widen(base=SHORT), members=2, pool=tmp_path, observe=lambda event: pytest.fail("trained again"))
     assert apart(again, made) == 0 and again.info["trained"] == 0
 
@@ -589,3 +589,46 @@ def test_one_input_without_its_axis_is_no_batch():
     with pytest.raises(ValueError, match=r"expected one output row for each input, got outputs \(3,\) for 4 inputs"):
         made.predict(DATA.inputs[0])
     assert made.predict(DATA.inputs[:1]).probs.shape == (1, 3)
+
+
+# --- who members are that were made from modules
+
+
+def modules(count: int) -> list[nn.Module]:
+    found = []
+    for k in range(count):
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(k)
+            found.append(nn.Linear(2, 1, dtype=torch.float64))
+    return found
+
+
+@pytest.mark.parametrize("method", [bn.Anchored, bn.RandomPrior], ids=["Anchored", "RandomPrior"])
+def test_modules_in_a_mixture_have_noise_of_their_own(method):
+    """Each from its own module, members end as far apart as members that `fit` numbers do: a spread near 0 (2e-10)
+    where they share an anchor or a random network."""
+    key = bn.Noise.seed(1)
+    inputs = key.split("x").normal(torch.empty(8, 2, dtype=torch.float64))
+    data = bn.Data(inputs, key.split("y").normal(inputs[:, :1]))
+    problem = bn.Problem(lambda: nn.Linear(2, 1, dtype=torch.float64), bn.likelihoods.Gaussian(noise=1.0))
+    recipe = method(epochs=150, batch_size=None, optimizer=bn.optim.SGD(lr=0.1, momentum=0.9))
+    start = bn.mix([bn.Posterior.of(module, problem) for module in modules(30)])
+    assert len(set(start.members)) == 30
+
+    def spread(posterior: bn.Posterior) -> Tensor:
+        return posterior.predict(inputs, via="sample").outputs.std(0).mean()
+
+    counted = fit(STAY, problem, data, members=30)
+    apart_, numbered = (spread(fit(recipe, problem, data, start=s)) for s in (start, counted))
+    assert 0.6 < apart_ / numbered < 1.6  # 30 draws each: the ratio of standard deviations has an error of .13, z = 3
+
+
+def test_a_module_is_the_same_member_in_any_company():
+    problem = bn.Problem(lambda: nn.Linear(2, 1, dtype=torch.float64), bn.likelihoods.Gaussian())
+    first, second = (bn.Posterior.of(module, problem) for module in modules(2))
+    data = bn.Data(torch.ones(4, 2, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64))
+    assert first.members == bn.Posterior.of(modules(1)[0], problem).members != second.members
+    alone, mixed = (fit(Widen(), problem, data, start=s) for s in (second, bn.mix([first, second])))
+    assert apart(alone, mixed[1]) == 0
+    draws = mixed.sample(3)["weight"] - mixed.parts[0].family.centre["weight"][:, None]
+    assert not torch.allclose(draws[0] / draws[1], (draws[0] / draws[1])[:1].expand_as(draws[0]))

@@ -13,6 +13,7 @@ import basinet
 ROOT = Path(basinet.__file__).parent
 LAYERS = (
     {"core"},
+    {"layers"},
     {"data"},
     {"problem"},
     {"families"},
@@ -29,7 +30,7 @@ LAYERS = (
     {"input_gradients"},
     {"saving"},
     {"scoring"},
-    {"temper", "weigh", "conformal"},
+    {"temper", "weigh", "conformal", "trial", "start"},
     {"fit"},
     {"defaults"},
     {"testing", "fitted", "checkpoints", "cost"},

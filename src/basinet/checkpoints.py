@@ -15,12 +15,11 @@ from .core.model import describe_difference
 from .core.noise import Noise
 from .core.tree import Params, Point, stack, tree_map
 from .data import Data, Stream
-from .engine import Member
 from .engine.iterates import Moments
-from .fit import some_inputs
 from .methods.swag import check_rank, gaussian
 from .pool import FileError
-from .posterior import Part, Posterior
+from .posterior import Part, Posterior, member_of
+from .predict import kept_inputs, refreshed
 from .problem import Problem
 
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt")
@@ -38,7 +37,8 @@ def swag_of_checkpoints(
     """SWAG's posterior, of one member, from checkpoints of one training of the problem's network.
 
     `files` is a folder, whose checkpoints are taken in the order of their names (numbers in names as numbers), or the
-    files themselves in the order in which they were written: the columns are the deviations of the last `rank` of them.
+    files themselves in the order in which they were written: the columns are the deviations of the last `rank` of
+    them; with rank 0 it is diagonal.
     A file is a safetensors file or what torch saved of a state_dict, alone or beside other things; only tensors are
     read, and nothing in a file is run. `data` are training data, needed where the network has norm layers: their
     statistics are recomputed for each draw. What the likelihood learns is not in such files and stays where it starts.
@@ -56,13 +56,14 @@ def swag_of_checkpoints(
         point = _read(path, problem, fresh)
         moments = moments.add(point.params, torch.tensor(1 / count, dtype=torch.float64))
         last.append(point.params)
-    family = gaussian(moments, len(paths), stack(list(last)), point.buffers)
-    inputs = None
+    buffers, inputs = point.buffers, None
     if problem.network.norms and data is not None:
         dtype = next(iter(fresh.params.values())).dtype
-        inputs = tree_map(lambda x: x.to(dtype) if x.is_floating_point() else x, some_inputs(data))
+        inputs = tree_map(lambda x: x.to(dtype) if x.is_floating_point() else x, kept_inputs(data)[0])
+        buffers = refreshed(problem, Point(moments.mean, buffers), inputs, Noise.seed(0).split("refresh")).buffers
+    family = gaussian(moments, len(paths), stack(list(last)) if rank else None, buffers)
     info = {"checkpoints": [path.name for path in paths], "rank": rank}
-    return Posterior((Part(problem, stack([family]), (Member(0, 0),), inputs=inputs, info=info),))
+    return Posterior((Part(problem, stack([family]), (member_of(family.mean()),), inputs=inputs, info=info),))
 
 
 def read_weights(path: Path | str, problem: Problem) -> Point:

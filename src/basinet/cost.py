@@ -23,10 +23,10 @@ from .engine.memory import SHARE, free_bytes, readable
 from .engine.method import plan_of, short, via_of
 from .engine.room import Room, instead, room, words
 from .engine.work import Roster, Work
-from .fit import KEEP, check_arguments, check_needs, in_batches
+from .fit import check_arguments, check_needs, in_batches
 from .methods.map import MAP
 from .posterior import Posterior
-from .predict import SETS, activations
+from .predict import KEEP, SETS, activations
 from .problem import Problem
 
 INPUTS = 1000  # that are predicted, where no number is given
@@ -132,10 +132,11 @@ class Meter:
             raise ValueError(f"expected a plain recipe, got one with lists, {method}: ask for the cost of each")
         stages = [self._stage(stage, members) for stage in self.chain(method)]
         last = stages[-1]
-        inputs = self._refreshed(method, last)  # that the posterior keeps
+        inputs = self._refreshed(method, last)  # on which norm statistics of draws are recomputed
+        own = members if isinstance(self.data, Data) and self.data.rows is not None else 1
         row = nbytes(take(self._look.inputs, slice(0, 1)))
-        kept = last.room.kept + inputs * row
-        peak = max(stage.peak for stage in stages) + inputs * row
+        kept = last.room.kept + own * inputs * row
+        peak = max(stage.peak for stage in stages) + own * inputs * row
         held = self._held(method, last, members)
         fits = max(peak, kept + held) <= self.free
         other = None if fits else instead(method, lambda x: self._room(x, *last.of, members), self.free)
@@ -166,9 +167,10 @@ class Meter:
 
     def chain(self, method: Method) -> list[Method]:
         """The recipe and those that come before it, the first one first."""
+        trials = method.trials() if self.val is not None else ()
         if self.start is not None or not any(f.name == "base" for f in fields(method)):
-            return [method]
-        return [*self.chain(getattr(method, "base", None) or MAP()), method]
+            return [*trials, method]
+        return [*self.chain(getattr(method, "base", None) or MAP()), *trials, method]
 
     def _stage(self, method: Method, members: int) -> _Stage:
         """One recipe of a chain, without those before it."""
@@ -212,7 +214,8 @@ class Meter:
 
     def _refreshed(self, method: Method, stage: _Stage) -> int:
         """Inputs that the posterior keeps, on which norm statistics are recomputed for each draw."""
-        if method.norm != "refresh" or not stage.of[0].network.norms or self.data is None:
+        drawn = stage.room.demand.predict.numbers > 0  # points of finite families have their statistics
+        if method.norm != "refresh" or not drawn or not stage.of[0].network.norms or self.data is None:
             return 0
         return min(KEEP, self.data.n)
 

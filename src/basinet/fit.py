@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from itertools import groupby
@@ -13,23 +13,24 @@ import torch
 
 from .core.noise import Noise
 from .core.recipe import cohorts, expand
-from .core.tree import Point, leaves, move, stack, tree_map
+from .core.tree import Point, leaves, move, stack
 from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
 from .engine.falling import falling_line, still_falling
-from .engine.method import plan_of
+from .engine.method import chooses_by_val, plan_of
 from .engine.progress import Progress
 from .engine.room import refuse_what_does_not_fit
 from .engine.sweep import Apart, Marked, Together
 from .engine.work import Observer, Roster, Trained, Work
 from .methods.map import MAP
-from .pool import Pool, PoolEntry, describe, fingerprint
+from .pool import Pool, PoolEntry, behaviour, describe, fingerprint
 from .posterior import Part, Posterior
+from .predict import kept_inputs
 from .problem import Problem
 from .saving import describe_problem
-
-KEEP = 2048  # training inputs kept for methods that refresh norm statistics
+from .start import curves_of, going_on, modes
+from .trial import by_validation, relabelled
 
 
 def fit(
@@ -101,6 +102,19 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
         there = [who.index(m) for m in start.members]  # those that diverged are not
         each, who = [each[i] for i in there], [who[i] for i in there]
         sources = [[describe(bases[i])] for i in there]
+    if start is not None:
+        each = [going_on(recipe, start) for recipe in each]
+        learned = [recipe.started(curves_of(start, i)) for i, recipe in enumerate(each)]
+        by_trial = given.val is not None and any(recipe.trials() for recipe in each)
+        if by_trial or learned != each:
+            again = _rerun(who, start, given)
+            if not by_trial:
+                made = again(learned, list(range(len(who))))
+                asked = [each[who.index(m)] for m in made.members]
+                return relabelled([made[k].parts[0] for k in range(len(made))], asked)
+            assert given.val is not None
+            told = Progress("", 0, given.engine.progress)
+            return by_validation(each, who, start, given.val, again, told)
     cast = _Cast(each, who, start, sources, given)
     found = cast.read()
     missing = [i for i in range(len(who)) if i not in found]
@@ -109,6 +123,16 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
             found[trained.position] = trained
             cast.write(trained)
     return cast.posterior(found, set(missing))
+
+
+def _rerun(who: list[Member], start: Posterior, given: _Given) -> Callable[[list[Method], list[int]], Posterior]:
+    """Fits some of the members by recipes of their own."""
+
+    def run(recipes: list[Method], here: list[int]) -> Posterior:
+        own = start if len(start) == 1 else start[here]
+        return _fit(recipes, [who[i] for i in here], own, given)
+
+    return run
 
 
 class _Cast:
@@ -139,25 +163,29 @@ class _Cast:
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
         self.entries: list[PoolEntry] = []  # one a kind, where there is a pool
         if pool is not None:
-            opened = Pool(pool, describe_problem(problem))
+            opened = Pool(pool, describe_problem(problem), behaviour(problem, data or val))
+            if opened.note:
+                Progress("", 0, engine.progress).say(opened.note)
             self.entries = [_entry(opened, each[i], sources[i], given) for i in firsts]
         self.names = [_file_name(m, None if start is None else self.point(i, 0)) for i, m in enumerate(who)]
         if each[0].coupled:  # a member is what the others made of it
             self.names = [f"{name}-of-{fingerprint(self.names)}" for name in self.names]
 
-    def read(self) -> dict[int, Trained]:
-        """The members that are in the pool."""
-        found = {}
-        for i, name in enumerate(self.names if self.entries else ()):
-            entry = self.entries[self.kind[i]]
+    def read(self, wanted: Sequence[int] | None = None) -> dict[int, Trained]:
+        """Those of the wanted members (by default of all) that are in the pool."""
+        found: dict[int, Trained] = {}
+        if not self.entries:
+            return found
+        for i in range(len(self.who)) if wanted is None else wanted:
+            entry, name = self.entries[self.kind[i]], self.names[i]
             if entry.has(name):
                 found[i] = Trained(i, *entry.read(name, self.given.engine.place))
         return {} if self.kinds[0].coupled and len(found) < len(self.who) else found
 
     def write(self, trained: Trained) -> None:
         """Keeps a member in the pool."""
-        if self.entries and trained.family is not None:
-            i = trained.position
+        i = trained.position
+        if self.entries and trained.family is not None and not self.entries[self.kind[i]].has(self.names[i]):
             self.entries[self.kind[i]].write(self.names[i], trained.family, trained.curves)
 
     def train(self, missing: list[int]) -> Generator[Trained, None, None]:
@@ -182,6 +210,14 @@ class _Cast:
         if not wanted:
             checkpoints.clear()  # of a run that was killed at its very end
             return
+        say = Progress("", 0, self.given.engine.progress).say
+        with checkpoints.alone(lambda: say("another process trains these members: waiting for it to end")):
+            there = self.read(wanted) if checkpoints.folder is not None else {}  # from that process
+            yield from there.values()
+            if len(there) < len(wanted):
+                yield from self._train_here(cohort, [i for i in wanted if i not in there], checkpoints)
+
+    def _train_here(self, cohort: list[int], wanted: list[int], checkpoints: Checkpoints) -> Iterator[Trained]:
         problem, data, val, _, _, engine, observe = self.given
         method, point = self.kinds[cohort[0]], self.point
         _check_room(method, self.adapted[cohort[0]], self.point(wanted[0], 0), len(self.who), self.given)
@@ -214,19 +250,19 @@ class _Cast:
                 "it up"
             )
         failed = [list(m) for i, m in enumerate(self.who) if i not in kept]
-        inputs = None
-        if self.kinds[0].norm == "refresh" and self.adapted[0].network.norms and self.given.data is not None:
-            inputs = move(some_inputs(self.given.data), self.given.engine.place, self.dtype)
+        inputs, rows = self._inputs_of_draws(found[kept[0]].family, kept)
         parts = []
         for j, run in groupby(kept, key=lambda i: self.kind[i]):
             here = list(run)
             done = [found[i] for i in here]
-            common = [n for n in done[0].curves if all(n in t.curves for t in done)]  # a pool may lack some val_nll
+            common = [n for n in done[0].curves if n != "notes" and all(n in t.curves for t in done)]  # a pool may lack
             info: dict[str, Any] = {
                 "curves": {n: [t.curves[n] for t in done] for n in common},
                 "seconds": sum(t.curves["seconds"][0] for t in done),
                 "trained": len(trained.intersection(here)),
             }
+            if any("notes" in t.curves for t in done):
+                info["notes"] = [t.curves.get("notes", []) for t in done]  # lines, of each member
             if failed:
                 info["failed"] = failed  # members that diverged at every attempt are not in the posterior
             falls = [still_falling(t.curves, self.plans[j].steps) for t in done]
@@ -236,8 +272,19 @@ class _Cast:
                     Progress("", 0, self.given.engine.progress).say(falling_line(falls, self.plans[j].steps))
             family = stack([t.family for t in done if t.family is not None])
             members = tuple(self.who[i] for i in here)
-            parts.append(Part(self.given.problem, family, members, self.kinds[j], inputs, info))
+            own = None if rows is None else rows[[kept.index(i) for i in here]]
+            parts.append(Part(self.given.problem, family, members, self.kinds[j], inputs, info, own))
         return Posterior(tuple(parts))
+
+    def _inputs_of_draws(self, family: Any, kept: list[int]) -> tuple[Any, Any]:
+        """The training inputs on which norm statistics of draws are recomputed, where draws need that, and which of
+        them are whose. The points of finite families have theirs."""
+        data = self.given.data
+        if self.kinds[0].norm != "refresh" or not self.adapted[0].network.norms or data is None:
+            return None, None
+        if family.points is not None:
+            return None, None
+        return move(kept_inputs(data, [self.who[i].k for i in kept]), self.given.engine.place, self.dtype)
 
     def _check_data(self) -> None:
         data, val = self.given.data, self.given.val
@@ -321,7 +368,7 @@ def _starting_points(
 ) -> Callable[[int, int], Point]:
     """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt."""
     if start is not None:
-        given = start.points()
+        given = modes(start)
         expected = {n: tuple(x.shape) for n, x in problems[0].init(noises[0]).params.items()}
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}
@@ -347,16 +394,17 @@ def _starting_points(
 def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
     """The place of a recipe's members; `source` are the recipes of what they start from."""
     data, val = given.data, given.val
-    noisy = given.problem.likelihood.spread is not None  # what is only watched makes no other run
-    chooses = "val" in method.needs or method.best or noisy
+    noisy = given.problem.likelihood.spread is not None  # its noise is set by validation
     description = {
         "method": describe(method),
         "data": None if data is None else data.fingerprint(),
-        "val": val.fingerprint() if val is not None and chooses else None,
+        "val": val.fingerprint() if val is not None and (noisy or chooses_by_val(method)) else None,
         "seed": given.seed,
         "start": source,
         "dtype": str(given.engine.dtype),
     }
+    if given.engine.autocast is not None:
+        description["autocast"] = str(given.engine.autocast)
     return pool.entry(type(method).__name__, description)
 
 
@@ -379,23 +427,3 @@ def in_batches(method: Method, stream: Stream) -> Method:
         )
     counted: dict[str, Any] = {} if whole or not has else {"batch_size": size}
     return replace(method, **counted)
-
-
-def some_inputs(data: Data | Stream) -> Any:
-    """The training inputs that are kept to refresh norm statistics: KEEP at most, from all over the data."""
-    if isinstance(data, Stream):
-        return _first_inputs(data)
-    total = data.targets.shape[0]
-    chosen = torch.arange(min(KEEP, total), device=data.targets.device) * total // min(KEEP, total)  # evenly spread
-    return tree_map(lambda x: x[chosen], data.inputs)
-
-
-def _first_inputs(stream: Stream) -> Any:
-    parts, count = [], 0
-    with closing(stream.once()) as batches:
-        for piece in batches:
-            parts.append(piece.inputs)
-            count += len(piece.targets)
-            if count >= KEEP:
-                break
-    return tree_map(lambda *xs: torch.cat(xs)[:KEEP], parts[0], *parts[1:])

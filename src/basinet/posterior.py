@@ -18,7 +18,8 @@ from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, 
 from .data import Stream
 from .engine import Member, Method
 from .engine.method import short, via_of
-from .families import Delta, Family, Mixture
+from .families import Delta, Empirical, Family, Mixture
+from .pool.codec import digest
 from .predict import (
     Conformal,
     Draws,
@@ -44,6 +45,7 @@ class Part:
     recipe: Method | None = None  # None for a module that was trained elsewhere
     inputs: Any = None  # training inputs kept to refresh norm statistics, where the recipe asks for it
     info: dict[str, Any] = field(default_factory=dict)  # curves (one row a member), the engine's choice, seconds
+    rows: Tensor | None = None  # (M, n): which of the inputs are each member's own; None: all
 
     def adapted(self) -> Problem:
         """The problem as the recipe sees it."""
@@ -53,11 +55,13 @@ class Part:
         """Some of the members."""
         rows = torch.tensor(index, device=leaves(self.family)[0].device)
         curves = {name: [v[i] for i in index] for name, v in self.info.get("curves", {}).items()}
+        notes = {"notes": [self.info["notes"][i] for i in index]} if "notes" in self.info else {}
         return replace(
             self,
             family=take(self.family, rows),
             members=tuple(self.members[i] for i in index),
-            info=self.info | ({"curves": curves} if curves else {}),
+            info=self.info | ({"curves": curves} if curves else {}) | notes,
+            rows=None if self.rows is None else self.rows[index],
         )
 
     def draws(self, samples: int | None, seed: int) -> Draws:
@@ -72,7 +76,7 @@ class Part:
         seeds, numbers = torch.tensor([(_signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
         keys = root.split(seeds).split(numbers).key
         count = asked if points is None else min(asked, points)
-        return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs)
+        return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs, rows=self.rows)
 
     def predictor(self, samples: int | None, via: Via | None, seed: int, keep: bool = False) -> Predictor:
         """These members as they predict; the recipe says how, where `via` does not."""
@@ -100,7 +104,7 @@ class Posterior:
         bad = [n for n, x in point.params.items() if not bool(x.isfinite().all())]
         if bad:
             raise ValueError(f"expected finite parameters, got NaN or infinity in {', '.join(bad)}")
-        return Posterior((Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),)),))
+        return Posterior((Part(problem, stack([Delta(point.params, point.buffers)]), (member_of(point),)),))
 
     def __len__(self) -> int:
         return sum(len(p.members) for p in self.parts)
@@ -222,9 +226,33 @@ class Posterior:
         """The mean of each member, as a list: where methods start that are given this posterior."""
         return [take(p.family, i).mean() for p in self.parts for i in range(len(p.members))]
 
+    def apart(self) -> Posterior:
+        """Each point of members that have several, such as snapshots, as a member of its own: to start methods from.
+        Point j of K of member k has number k K + j."""
+        parts, shares = [], []
+        for part in self.parts:
+            count = take(part.family, 0).points or 1
+            shares += [count] * len(part.members)
+            if not isinstance(part.family, Empirical):
+                parts.append(part)
+                continue
+            points = Point(part.family.params, part.family.buffers)
+            params, buffers = tree_map(lambda x: x.flatten(0, 1), points)
+            members = tuple(Member(m.seed, m.k * count + j) for m in part.members for j in range(count))
+            info = {name: value for name, value in part.info.items() if name not in ("curves", "notes")}
+            parts.append(replace(part, family=Delta(params, buffers), members=members, info=info))
+        mass = None
+        if self.weights is not None or len(set(shares)) > 1:
+            counts = torch.tensor(shares, device=self._mass().device)
+            mass = (self._mass() / counts).repeat_interleave(counts)
+        return Posterior(tuple(parts), mass)
+
     def to(self, device: torch.device | str) -> Posterior:
         """The posterior with its tensors on a device."""
-        parts = tuple(replace(p, family=move(p.family, device), inputs=move(p.inputs, device)) for p in self.parts)
+        parts = tuple(
+            replace(p, family=move(p.family, device), inputs=move(p.inputs, device), rows=move(p.rows, device))
+            for p in self.parts
+        )
         return replace(self, parts=parts, weights=None if self.weights is None else self.weights.to(device))
 
     def nbytes(self) -> int:
@@ -272,6 +300,12 @@ class Posterior:
         return self.parts[0]
 
 
+def member_of(point: Point) -> Member:
+    """Who a member is that no run of ours made: its values stand in for a seed, so that different modules get
+    different noise, in whatever company, and the same module the same."""
+    return Member(int(digest(point.params | {f"buffer {n}": x for n, x in point.buffers.items()})[:15], 16), 0)
+
+
 def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> Posterior:
     """The mixture of posteriors, as one posterior: `weights` one a posterior; by default every member counts the same.
 
@@ -291,7 +325,7 @@ def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None)
         if not fits:
             raise ValueError(f"expected {len(posteriors)} non-negative weights, one a posterior, got {list(weights)}")
         mass = torch.cat([w * q._mass() for w, q in zip(weights, posteriors)])
-    return Posterior(_joined([p for q in posteriors for p in q.parts]), mass, _mixed_temperature(posteriors))
+    return Posterior(joined([p for q in posteriors for p in q.parts]), mass, _mixed_temperature(posteriors))
 
 
 def _mixed_temperature(posteriors: Sequence[Posterior]) -> Temperature | None:
@@ -305,7 +339,7 @@ def _mixed_temperature(posteriors: Sequence[Posterior]) -> Temperature | None:
     return Temperature("members", torch.cat([one if t is None else t.values for one, t in zip(ones, given)]))
 
 
-def _joined(parts: list[Part]) -> tuple[Part, ...]:
+def joined(parts: list[Part]) -> tuple[Part, ...]:
     """Neighbours of the same problem and recipe become one part."""
     joined = [parts[0]]
     for part in parts[1:]:
@@ -314,8 +348,11 @@ def _joined(parts: list[Part]) -> tuple[Part, ...]:
             names = last.info.get("curves", {}).keys() & part.info.get("curves", {}).keys()
             curves = {n: last.info["curves"][n] + part.info["curves"][n] for n in names}
             info = last.info | ({"curves": curves} if curves else {})
+            if "notes" in last.info or "notes" in part.info:
+                info["notes"] = [line for p in (last, part) for line in p.info.get("notes", [[]] * len(p.members))]
             family = concatenate([last.family, part.family])
-            joined[-1] = replace(last, family=family, members=last.members + part.members, info=info)
+            rows = None if last.rows is None or part.rows is None else torch.cat([last.rows, part.rows])
+            joined[-1] = replace(last, family=family, members=last.members + part.members, info=info, rows=rows)
         else:
             joined.append(part)
     return tuple(joined)

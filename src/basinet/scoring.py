@@ -13,7 +13,7 @@ from torch import Tensor
 from . import metrics
 from .core.noise import Noise
 from .core.tree import take, tree_map
-from .data import Data, Stream, counted, some
+from .data import Data, Piece, Stream, counted, some, weighed
 from .metrics.binning import by_width
 from .metrics.classification import Spacing
 from .posterior import Posterior
@@ -265,6 +265,21 @@ def predicted(
     posterior: Posterior, data: Data | Stream, samples: int | None, via: Via | None, seed: int
 ) -> Iterator[tuple[Predictive, Tensor, Tensor | None]]:
     """Predictions of all examples, chunk by chunk, each with its targets and the mask of those that count."""
+    for predictive, piece in _chunks(posterior, data, samples, via, seed):
+        yield predictive, piece.targets, counted(piece)
+
+
+def predicted_with_weights(
+    posterior: Posterior, val: Data | Stream, samples: int | None = None, via: Via | None = None, seed: int = 0
+) -> Iterator[tuple[Predictive, Tensor, Tensor | None, Tensor | None]]:
+    """The same where something is tuned: with the exponents of elements and the weights of examples (B,)."""
+    for predictive, piece in _chunks(posterior, val, samples, via, seed):
+        yield predictive, piece.targets, *weighed(piece)
+
+
+def _chunks(
+    posterior: Posterior, data: Data | Stream, samples: int | None, via: Via | None, seed: int
+) -> Iterator[tuple[Predictive, Piece]]:
     predictors = posterior.predictors(samples, via, seed, keep=True)
     first = tree_map(lambda x: x[:1], some(data).inputs)
     probe = posterior[0].predict(first, samples=1, via=via, seed=seed).outputs
@@ -273,9 +288,10 @@ def predicted(
     place = 0  # of an input in the whole, which its noise depends on
     for part in data.once() if isinstance(data, Stream) else (data,):
         check_fit(posterior.problem.likelihood, probe[0, 0], part.targets)
-        inputs, mask = posterior._inputs(part.inputs), counted(part)
+        inputs, weights = posterior._inputs(part.inputs), part.weights
         for begin in range(0, len(part.targets), step):
             here = slice(begin, begin + step)
             made = [predictor(take(inputs, here), begin=place + begin) for predictor in predictors]
-            yield posterior.assemble(made), part.targets[here], None if mask is None else mask[here]
+            own = None if weights is None else weights[here]
+            yield posterior.assemble(made), Piece(take(part.inputs, here), part.targets[here], own)
         place += len(part.targets)

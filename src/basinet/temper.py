@@ -13,9 +13,10 @@ from .core.golden import golden_section
 from .data import Data, Stream
 from .posterior import Posterior
 from .predict import ClassPredictive, Predictive, Temperature, tempered
+from .predict import log_likelihood as log_of
 from .predict.temperature import LEAST, Of, averaged
 from .problem.likelihoods import ClassLikelihood, LabelLikelihood
-from .scoring import check_calibrating, predicted
+from .scoring import check_calibrating, predicted_with_weights
 
 RANGE = (0.1, 10.0)  # of T, widened up to a thousandfold
 ITERATIONS = 30  # of golden section: T to a relative 1e-6
@@ -33,7 +34,8 @@ def temper(
     factor a_c and a shift b_c for each class, and softmax(a log p + b) of the average. Few validation examples do not
     determine so many numbers, so a normal prior of standard deviation 0.2 keeps them near a = 1/T, b = 0; on the data
     that it is tuned on it is never worse than T. `samples` and `seed` are those of `predict`: tune with what you
-    deploy. `posterior.temperature` holds the values; those it had before are replaced.
+    deploy. `posterior.temperature` holds the values; those it had before are replaced. Weights of the validation data
+    multiply their log likelihood.
     """
     check_calibrating(posterior, val)
     if of not in ("members", "average", "classes"):
@@ -62,20 +64,21 @@ class _Seen(NamedTuple):
 
     predictive: Predictive
     targets: Tensor
-    mask: Tensor | None
+    exponents: Tensor | None  # of the densities of elements
+    weights: Tensor | None  # of examples, (B,)
 
 
 def _predicted(posterior: Posterior, val: Data | Stream, of: Of, samples: int | None, seed: int) -> Iterator[_Seen]:
     one = Temperature("members", torch.ones(1)) if of == "members" else Temperature("average", torch.ones(()))
-    for predictive, targets, mask in predicted(posterior, val, samples, None, seed):
+    for predictive, targets, exponents, weights in predicted_with_weights(posterior, val, samples, None, seed):
         made = tempered(predictive, one)
-        yield _Seen(replace(made, outputs=made.outputs.double()), targets, mask)
+        yield _Seen(replace(made, outputs=made.outputs.double()), targets, exponents, weights)
 
 
 def _best(seen: list[_Seen]) -> float:
     def log_likelihood(t: float) -> float:
         at = Temperature("members", torch.tensor([t]))  # the average is one member by now
-        return sum(float(tempered(s.predictive, at).log_prob(s.targets, s.mask).sum()) for s in seen)
+        return sum(log_of(tempered(s.predictive, at), s.targets, s.exponents, s.weights) for s in seen)
 
     found = golden_section(log_likelihood, *RANGE, ITERATIONS)
     if found.edge is not None:
@@ -91,26 +94,30 @@ def _best(seen: list[_Seen]) -> float:
 def _vector(seen: list[_Seen], start: float) -> Tensor:
     """Factors and shifts (2, C) of the average's log-probabilities, by Newton's method: the problem is convex."""
     rows = []
-    for predictive, targets, mask in seen:
+    for predictive, targets, exponents, weights in seen:
         assert isinstance(predictive, ClassPredictive)
         logs = averaged(predictive).clamp(min=LEAST)
-        here = slice(None) if mask is None else mask.to(logs.device).reshape(-1)
-        rows.append((logs.reshape(-1, logs.shape[-1])[here], targets.to(logs.device).reshape(-1).long()[here]))
-    x, y = (torch.cat(parts) for parts in zip(*rows))
+        each = torch.ones(targets.shape).to(logs) if exponents is None else exponents.to(logs)
+        if weights is not None:
+            each = each * weights.to(logs).reshape(-1, *[1] * (each.dim() - 1))
+        rows.append((logs.reshape(-1, logs.shape[-1]), targets.to(logs.device).reshape(-1).long(), each.reshape(-1)))
+    x, y, w = (torch.cat(parts) for parts in zip(*rows))
+    x, y, w = x[w > 0], y[w > 0], w[w > 0, None]
     c = x.shape[-1]
     truth = torch.nn.functional.one_hot(y, c).to(x)
     centre = torch.cat((x.new_full((c,), start), x.new_zeros(c)))
 
     def objective(v: Tensor) -> Tensor:
         logs = (v[:c] * x + v[c:]).log_softmax(-1)
-        return -(logs * truth).sum() + (v - centre).square().sum() / (2 * SPREAD**2)
+        return -(w * logs * truth).sum() + (v - centre).square().sum() / (2 * SPREAD**2)
 
     values, now = centre, objective(centre)
     for _ in range(NEWTON):
         p = (values[:c] * x + values[c:]).softmax(-1)
-        gradient = torch.cat((((p - truth) * x).sum(0), (p - truth).sum(0))) + (values - centre) / SPREAD**2
-        both = torch.cat((p * x, p), 1)  # (n, 2 C)
-        aa, ab, bb = ((p * x**k).sum(0).diag() for k in (2, 1, 0))
+        off = w * (p - truth)
+        gradient = torch.cat(((off * x).sum(0), off.sum(0))) + (values - centre) / SPREAD**2
+        both = w.sqrt() * torch.cat((p * x, p), 1)  # (n, 2 C)
+        aa, ab, bb = ((w * p * x**k).sum(0).diag() for k in (2, 1, 0))
         hessian = torch.cat((torch.cat((aa, ab), 1), torch.cat((ab, bb), 1))) - both.T @ both
         step = torch.linalg.solve(hessian + torch.eye(2 * c).to(x) / SPREAD**2, gradient)
         length, new = 1.0, objective(values - step)

@@ -207,19 +207,19 @@ def _member_checks(name: str, recipe: Method) -> Iterator[Check]:
     val = data.take(slice(0, 8))
     made = {s: fit(recipe, problem, data, val=val, members=3, engine=_engine(s)) for s in ("stacked", "loop")}
     steps = max(1, recipe.schedule(data.n).steps)
-    apart = _tree_distance(made["stacked"].parts[0].family, made["loop"].parts[0].family)
+    apart = _relative(made["stacked"].parts[0].family, made["loop"].parts[0].family)
     yield Check(name, "stacked against loop, BatchNorm and dropout, a step", "equal to rounding", apart / steps, 1e-12)
     three = made["stacked"]
     if not recipe.coupled:
         alone = fit(recipe, problem, data, val=val, members=1, engine=_engine("stacked"))
-        apart = _tree_distance(alone.parts[0].family, three[:1].parts[0].family)
+        apart = _relative(alone.parts[0].family, three[:1].parts[0].family)
         yield Check(name, "member alone against member in a stack, a step", "equal to rounding", apart / steps, 1e-12)
     after = module.state_dict()
     changed = float(sum(not torch.equal(before[k], after[k]) for k in before)) + float(module.training is not True)
     yield Check(name, "the user's module after a fit", "unchanged", changed, 0.0)
     outputs = three.predict(data.inputs).outputs
     sliced = three[1:].predict(data.inputs).outputs
-    yield Check(name, "predictions of a slice", "equal to rounding", _distance(sliced, outputs[1:]), 1e-12)
+    yield Check(name, "predictions of a slice", "equal to rounding", _relative(sliced, outputs[1:]), 1e-12)
     with tempfile.TemporaryDirectory() as folder:
         three.save(Path(folder) / "saved")
         loaded = load(Path(folder) / "saved", _SmallNet).predict(data.inputs).outputs
@@ -307,6 +307,12 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 def _tree_distance(a: Any, b: Any) -> float:
     return max(_distance(x, y) for x, y in zip(leaves(a), leaves(b), strict=True) if isinstance(x, Tensor))
+
+
+def _relative(a: Any, b: Any) -> float:
+    """The largest difference of two trees, in units of a tensor's largest number where that is above 1."""
+    pairs = [(x, y) for x, y in zip(leaves(a), leaves(b), strict=True) if isinstance(x, Tensor)]
+    return max(_distance(x, y) / max(1.0, float(y.double().abs().max())) for x, y in pairs)
 
 
 def _all_pass(checks: Iterable[Check]) -> list[Check]:

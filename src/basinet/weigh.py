@@ -10,7 +10,7 @@ from torch import Tensor
 from .data import Data, Stream
 from .posterior import Posterior
 from .predict import Via
-from .scoring import check_calibrating, predicted
+from .scoring import check_calibrating, predicted_with_weights
 
 GAP = 1e-6  # nats an example: how far from the best possible mean log likelihood the weights may be
 STEPS = 200_000  # of EM, at most
@@ -24,22 +24,26 @@ def weigh(
 
     The problem is concave, and the mean log likelihood is within 1e-6 of its maximum. Weights that were there before
     are replaced; temperatures of members stay, and those of the average come after: weigh, then `bn.temper`. `samples`,
-    `via` and `seed` are those of `predict`: weigh what you deploy.
+    `via` and `seed` are those of `predict`: weigh what you deploy. Weights of the validation data multiply their log
+    likelihood.
     """
     check_calibrating(posterior, val)
     if posterior.temperature is not None and posterior.temperature.of != "members":
         raise ValueError("the temperature is that of an average with other weights: weigh first, then bn.temper")
     alike = replace(posterior, weights=None, conformal=None)
-    found = []
-    for predictive, targets, mask in predicted(alike, val, samples, via, seed):
-        logs = predictive.log_joint(targets, mask).double()  # (M, S, B)
+    densities, counts = [], []
+    for predictive, targets, exponents, weights in predicted_with_weights(alike, val, samples, via, seed):
+        logs = predictive.log_joint(targets, exponents).double()  # (M, S, B)
         member = torch.logsumexp(logs + predictive.member_mass()[1].double().log().unsqueeze(-1), 1)
-        found.append(member if mask is None else member[:, mask.reshape(len(mask), -1).any(1).to(member.device)])
-    return replace(alike, weights=stacked(torch.cat(found, 1)))
+        each = member.new_ones(len(targets)) if weights is None else weights.to(member)
+        densities.append(member[:, each > 0])
+        counts.append(each[each > 0])
+    return replace(alike, weights=stacked(torch.cat(densities, 1), torch.cat(counts)))
 
 
-def stacked(log_densities: Tensor) -> Tensor:
-    """The weights (M,) that maximise the mean of log sum_m w_m p_mi, from log densities (M, n), by EM.
+def stacked(log_densities: Tensor, counts: Tensor | None = None) -> Tensor:
+    """The weights (M,) that maximise the mean of log sum_m w_m p_mi, from log densities (M, n), by EM; `counts` (n,) is
+    how often each example counts.
 
     Each step multiplies w_m by g_m = mean_i p_mi / sum_k w_k p_ki, the gradient. The objective is concave, so the
     maximum is at most max_m g_m - 1 above, and that is when to stop.
@@ -51,9 +55,10 @@ def stacked(log_densities: Tensor) -> Tensor:
             f"{int(hopeless.sum())} validation examples have no density under any member: no weights can mend that"
         )
     p = (log_densities - best).exp()  # a factor an example, which moves no weight
+    share = torch.ones_like(p[0]) if counts is None else counts / counts.mean()
     w = torch.full((len(p),), 1 / len(p), dtype=p.dtype, device=p.device)
     for _ in range(STEPS):
-        gradient = (p / (w @ p)).mean(1)
+        gradient = (share * p / (w @ p)).mean(1)
         if float(gradient.max()) - 1 <= GAP:
             break
         w = w * gradient

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 
 import pytest
 import torch
@@ -95,6 +96,36 @@ def test_every_sigma_has_the_same_draws_in_pairs(trained):
         probs = by_hand(row["sigma"][i], trained.points()[0], key, 4)
         assert math.isclose(row["ensemble"][i], float(probs.mean(0).log().mean()), rel_tol=1e-9)
         assert torch.allclose(torch.tensor(row["each"][i]).double(), probs.log().mean(1))
+
+
+@pytest.mark.parametrize("draws", [1, 3, 5])
+def test_of_an_odd_number_of_draws_the_last_pair_counts_as_one(trained, draws):
+    row = curves(posterior(bn.PEP(draws=draws, iterations=3), trained))
+    key = Noise.seed(0).split("fit").split(0).split(0).split("finish").split("search").split("draw")
+    mass = torch.ones(2, (draws + 1) // 2, dtype=torch.float64)
+    mass[:, -1] = 0.5
+    assert float(mass.sum()) == draws
+    for i in range(1, len(row["sigma"])):
+        probs = by_hand(row["sigma"][i], trained.points()[0], key, draws + 1)
+        expected = (mass.reshape(-1, 1) / draws * probs).sum(0).log().mean()
+        assert math.isclose(row["ensemble"][i], float(expected), rel_tol=1e-9)
+        assert torch.allclose(torch.tensor(row["each"][i]).double(), probs.log().mean(1))
+
+
+def test_a_gain_that_other_draws_do_not_have_is_none(trained, monkeypatch):
+    found = posterior(bn.PEP(draws=2), trained)
+    assert curves(found)["chosen"][0] > 0
+    looked = []
+
+    def lost(families, problem, val, via, samples, noise):
+        looked.append((via, samples))
+        return [1e9]
+
+    monkeypatch.setattr(sys.modules["basinet.methods.pep"], "nll", lost)
+    pep = posterior(bn.PEP(draws=2), trained)
+    assert looked == [("sample", 25)] * 2 and curves(pep)["chosen"] == [0.0]
+    assert "others lose it: sigma is 0" in pep.info["notes"][0][0]
+    torch.testing.assert_close(pep.predict(VAL.inputs).probs, trained.predict(VAL.inputs).probs)
 
 
 def test_which_tensors_get_noise():
@@ -233,8 +264,7 @@ def test_norm_statistics_stay_as_they_were():
     ("words", "message"),
     [
         ({"noise": "cauchy"}, "expected noise 'gaussian' or 'uniform'"),
-        ({"draws": 0}, "an even number of draws"),
-        ({"draws": 5}, "an even number of draws"),
+        ({"draws": 0}, "at least 1 draw, got 0"),
         ({"low": 0.1, "high": 0.01}, "expected 0 < low < high"),
         ({"iterations": 0}, "at least 1 iteration"),
     ],

@@ -10,7 +10,7 @@ from batch_norm import PROBLEM, classes
 
 import basinet as bn
 from basinet.core.tree import ravel, take
-from basinet.families import LowRank
+from basinet.families import Diagonal, LowRank
 from basinet.methods.map import MAP
 from basinet.methods.swa import SWA
 from basinet.methods.swag import FLOOR, SWAG
@@ -26,13 +26,13 @@ START = bn.fit(SHORT, PROBLEM, classes(), members=2, engine=ENGINE)
 
 def family_of(posterior: bn.Posterior, k: int = 0) -> LowRank:
     family = take(posterior.parts[0].family, k)
-    assert isinstance(family, LowRank)
+    assert isinstance(family, (LowRank, Diagonal))
     return family
 
 
 def test_swag_conforms_and_has_the_stationary_law_that_theory_says():
     checks = check_method(SWAG(iterates=4, rank=3, batch_size=16, base=SHORT))
-    assert sum("on a quadratic" in c.name for c in checks) == 3
+    assert sum("on a quadratic" in c.name for c in checks) == 3 and any("rank 0" in c.name for c in checks)
 
 
 def iterates(count: int, every: int, k: int) -> torch.Tensor:
@@ -75,6 +75,21 @@ def test_with_all_iterates_the_covariance_has_the_published_closed_form():
     off = ~torch.eye(size, dtype=torch.bool)
     torch.testing.assert_close(found[off], 0.5 * sample[off], rtol=1e-8, atol=1e-18)
     torch.testing.assert_close(found.diagonal(), 0.5 * (1 + count / (count - 1)) * biased, rtol=1e-8, atol=1e-18)
+
+
+@pytest.mark.parametrize("engine", [ENGINE, STACKED])
+def test_without_columns_it_has_the_variances_of_all_iterates(engine):
+    data, options = classes(), {"iterates": 5, "every": 2, "batch_size": None, "optimizer": SWING}
+    low = bn.fit(SWAG(rank=3, **options), PROBLEM, data, start=START, engine=engine)
+    made = bn.fit(SWAG(rank=0, **options), PROBLEM, data, start=START, engine=engine)
+    for k in range(2):
+        one, other = family_of(made, k), family_of(low, k)
+        assert type(one) is Diagonal
+        torch.testing.assert_close(ravel(one.centre), ravel(other.centre), rtol=0, atol=1e-14)
+        variance = 2 * ravel(other.diagonal)
+        torch.testing.assert_close(ravel(one.scale).square(), variance, rtol=1e-8, atol=1e-18)
+    assert made.predict(data.inputs, samples=4).outputs.shape[1] == 4
+    assert made.nbytes() < low.nbytes()
 
 
 def test_equal_iterates_have_no_spread():
@@ -141,7 +156,6 @@ def test_a_sweep_of_step_sizes_is_the_recipes_one_by_one():
     [
         ({"rank": 30, "iterates": 25}, r"rank 30 is more than the 25 iterates .*iterates=30, or lower it, rank=25"),
         ({"rank": 2, "iterates": 1}, r"rank 2 is more than the 1 iterates .*collect more, iterates=2$"),
-        ({"rank": 0}, "expected a rank of at least 2, .* got 0"),
         ({"rank": 1}, "expected a rank of at least 2, .* got 1"),
         ({"iterates": 0}, "expected at least 1 iterate to average over, got 0"),
         ({"every": 0}, "expected at least 1 step from one iterate to the next, or None for an epoch, got 0"),

@@ -9,7 +9,7 @@ import basinet as bn
 from basinet.core.noise import Noise
 from basinet.core.tree import Point
 from basinet.problem import Batch
-from basinet.problem.spread import SHIFTS, energies, least, settled
+from basinet.problem.spread import SHIFTS, energies, least, set_noise
 
 X = torch.linspace(-1, 1, 400, dtype=torch.float64).unsqueeze(1)
 Y = 2 * X + 0.3 * Noise.seed(0).normal(X)
@@ -38,7 +38,7 @@ def test_the_factor_is_that_of_the_residuals(name):
     likelihood, outputs, before = LIKELIHOODS[name]
     made = problem(likelihood, outputs)
     point, data = point_of(made), bn.Data(X, Y)
-    found = settled(made, point, data)
+    found = set_noise(made, point, data)
     exact = float((Y - 2 * X).square().mean().sqrt()) / before  # the maximum of a normal likelihood in its scale
     assert found.factor == pytest.approx(exact, rel=1e-3)
     key = f"likelihood.{likelihood.spread}"
@@ -53,7 +53,7 @@ def test_the_factor_is_that_of_the_residuals(name):
 def test_without_a_spread_that_is_learned_nothing_changes():
     made = problem(bn.likelihoods.Gaussian(noise=1.0))
     point = point_of(made)
-    assert settled(made, point, bn.Data(X, Y)).point is point
+    assert set_noise(made, point, bn.Data(X, Y)).point is point
     batch = Batch(X, Y, Y, torch.zeros(()), 400)
     energy = energies(made, *point, batch)
     assert energy.shape == (1,) and least(energy) == -made.log_likelihood(*point, batch)[0]
@@ -64,8 +64,8 @@ def test_rows_of_weight_zero_do_not_count():
     spoiled, weights = Y.clone(), torch.ones(400, dtype=torch.float64)
     spoiled[:50], weights[:50] = 100.0, 0.0
     point = point_of(made)
-    found = settled(made, point, bn.Data(X, spoiled, weights)).factor
-    assert found == pytest.approx(settled(made, point, bn.Data(X[50:], Y[50:])).factor, rel=1e-6)
+    found = set_noise(made, point, bn.Data(X, spoiled, weights)).factor
+    assert found == pytest.approx(set_noise(made, point, bn.Data(X[50:], Y[50:])).factor, rel=1e-6)
 
 
 def test_a_fit_ends_with_the_noise_of_validation_and_says_so():

@@ -15,12 +15,11 @@ from ..core.tree import Point, leaves, stack
 from ..data import Data, Encoder
 from ..data.datasets import Splits
 from ..defaults import Maker, problem_for
-from ..engine import Member
 from ..families import Delta
-from ..posterior import Part, Posterior
+from ..posterior import Part, Posterior, member_of
 from ..problem import Problem
 from ..problem.likelihoods import ClassLikelihood, LabelLikelihood
-from ..problem.spread import settled as noise_from
+from ..problem.spread import set_noise
 from .units import Unit
 
 BYTES = 20 * 2**20  # of the inputs in test.npz
@@ -68,11 +67,11 @@ def settled(start: Posterior, val: Data) -> Posterior:
     if start.recipe is not None or problem.likelihood.spread is None:
         return start
     [point] = start.points()
-    return Posterior((_part(problem, noise_from(problem, point, val).point),))
+    return Posterior((_part(problem, set_noise(problem, point, val).point),))
 
 
 def _part(problem: Problem, point: Point) -> Part:
-    return Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),))
+    return Part(problem, stack([Delta(point.params, point.buffers)]), (member_of(point),))
 
 
 def about_inputs(splits: Splits, encoder: Encoder | None = None) -> dict[str, Any]:

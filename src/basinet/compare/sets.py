@@ -12,6 +12,7 @@ from ..conformal import conformal, kinds_of
 from ..data import Data
 from ..data.datasets import Splits
 from ..engine import Method
+from ..engine.method import chooses_by_val
 from ..posterior import Posterior
 from ..predict import ClassPredictive, NumberPredictive, Predictive
 from ..predict.conformal import needed, promised
@@ -57,7 +58,7 @@ def validation(splits: Splits) -> tuple[Data, Data | None]:
 
 def looks_at_val(method: Method) -> bool:
     """Whether a method stops or tunes by validation examples, which then cannot calibrate anything."""
-    return "val" in method.needs or method.best
+    return chooses_by_val(method)
 
 
 def _of(predictive: Predictive, targets: Tensor) -> tuple[Tensor, Tensor]:

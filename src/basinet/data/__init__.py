@@ -5,7 +5,7 @@ from .augment import Augmentation, CropFlip
 from .data import Data
 from .datasets import Splits
 from .encoder import Encoder
-from .stream import Piece, Stream, counted, examples, pieces, some
+from .stream import Piece, Stream, counted, examples, pieces, some, weighed
 from .table import Table, read_table, write_table
 from .tables import Rules, fit_table, load_table
 
@@ -28,5 +28,6 @@ __all__ = [
     "pieces",
     "read_table",
     "some",
+    "weighed",
     "write_table",
 ]

@@ -42,7 +42,7 @@ class Data:
     inputs: Any  # any tree of tensors (a tensor, a tuple, a dict ...), each (N, ...)
     targets: Tensor  # (N, ...)
     weights: Tensor | None = (
-        None  # (N,), or like targets: multiply the log likelihood; 0 masks; finite, >= 0, not all 0
+        None  # (N,), or like targets: multiply the log likelihood, of validation data too; 0 masks; finite, not all 0
     )
     rows: Tensor | None = None  # (M, n): row k lists the examples that member k trains on
     augment: Augmentation | None = None  # changes the inputs of training batches; nothing else sees it

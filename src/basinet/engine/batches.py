@@ -117,20 +117,24 @@ class Streamed:
     """The batches of a stream, in the order in which they come: all members of a group see the same ones.
 
     Until `start`, the first batch comes again and again, for steps that are only tried. A member that starts anew goes
-    on with the batches that come, so that the others see what they would have seen.
+    on with the batches that come, so that the others see what they would have seen. Where the network does not train on
+    one example alone (`alone` False), batches of one are passed over.
     """
 
     shared = True
     batch_size = None  # none that is known beforehand
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream, self.n = stream, stream.n
+    def __init__(self, stream: Stream, alone: bool = True) -> None:
+        self.stream, self.n, self.alone = stream, stream.n, alone
         self._position = 0
         self._ahead: Ahead[Piece] | None = None
 
     def start(self, position: int) -> None:
         """Opens the stream before step `position` of the group: earlier batches are read and passed over."""
-        self._position, self._ahead = position, self.stream.batches(skip=position)
+        self._position = position
+        self._ahead = self.stream.batches(skip=position if self.alone else 0, shares=True)
+        for _ in range(0 if self.alone else position):
+            self._next()
 
     def close(self) -> None:
         """Ends reading ahead."""
@@ -146,7 +150,14 @@ class Streamed:
         if self._ahead is None:
             return self.stream.first()
         self._position += 1
-        return next(self._ahead)
+        return self._next()
+
+    def _next(self) -> Piece:
+        assert self._ahead is not None
+        piece = next(self._ahead)
+        while len(piece.targets) == 1 and not self.alone:
+            piece = next(self._ahead)
+        return piece
 
     def keep(self, members: list[int]) -> None:
         """The batches are the same for all."""

@@ -347,9 +347,12 @@ def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
     val: Any = work.val
     result = work.method.finish(state, samples, work.problem, own, val, Noise(slot.key()).split("finish"))
     done = result if isinstance(result, Finished) else Finished(result)
+    who, said = f"{work.method.label}, member {slot.member.k} (seed {slot.member.seed})", done.notes + done.warnings
     for line in done.notes:
-        run.progress.say(f"{work.method.label}, member {slot.member.k} (seed {slot.member.seed}): {line}")
-    return done
+        run.progress.say(f"{who}: {line}")
+    for line in done.warnings:
+        run.progress.warn(f"{who}: {line}")
+    return done._replace(curves=done.curves | {"notes": list(said)}) if said else done
 
 
 def _shown(losses: Sequence[float], val_nll: Sequence[float] | None, words: Sequence[str]) -> str:

@@ -9,16 +9,22 @@ keep their variance in single precision.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..core.tree import Params, tree_map
-from ..optim import Cyclic, Optimizer
+from ..optim import Cyclic, Optimizer, Validated
 from ..problem.likelihoods import Gaussian
-from .method import Schedule, batch_of
+from .method import GradientMethod, Schedule, batch_of
 from .step import Info, Step
+
+M = TypeVar("M", bound=GradientMethod)
+
+RATES = (4.0, 1.0, 0.25, 0.0625, 0.015625)  # of the step size, that are tried on validation data
+TRIAL = 8  # such a try collects one over so many of the iterates
 
 
 class Moments(NamedTuple):
@@ -71,6 +77,26 @@ def share(step: Tensor, gap: int) -> Tensor:
     """() float64: of the newest iterate in the mean, after the step of that clock: 1/t where it ends gap t, else 0."""
     done = step + 1
     return torch.where(done % gap == 0, 1.0 / (done // gap).clamp(min=1).double(), 0.0)
+
+
+def trials(recipe: M) -> list[M]:
+    """The recipe with several step sizes and fewer iterates, where its step size is left open."""
+    rate = recipe.optimizer.lr
+    if not isinstance(rate, Validated):
+        return []
+    count = max(2, recipe.iterates // TRIAL)  # type: ignore[attr-defined]
+    short: dict[str, Any] = {"iterates": count}
+    if getattr(recipe, "rank", 0) > count:
+        short["rank"] = count
+    return [replace(recipe, optimizer=replace(recipe.optimizer, lr=f * rate.value), **short) for f in RATES]  # type: ignore[type-var]
+
+
+def settled(recipe: M, trial: GradientMethod | None) -> M:
+    """The recipe with the step size of a trial; None: of none, which takes as many steps as columns."""
+    if trial is not None:
+        return replace(recipe, optimizer=trial.optimizer)
+    still: dict[str, Any] = {"iterates": max(1, getattr(recipe, "rank", 0)), "every": 1}
+    return replace(recipe, optimizer=replace(recipe.optimizer, lr=0.0), **still)  # type: ignore[type-var]
 
 
 def check_iterates(iterates: int, every: int | None, optimizer: Optimizer) -> None:

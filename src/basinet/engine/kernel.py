@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.lift import compiled, lift
 from ..core.noise import Noise
 from ..core.tree import Point, stack, take, tree_map
-from ..data import Stream
+from ..data import Stream, some
 from ..problem import Batch
 from .bank import Bank
 from .batches import Batches, Streamed
@@ -40,7 +40,7 @@ class Kernel:
         schedule, data, method = self.work.schedule, self.work.data, self.work.method
         shufflers = 1 if method.coupled else self.size  # coupled members see the batches of the first
         self.batches: Batches | Streamed = (
-            Streamed(data)
+            Streamed(data, self._trains_on_one(points[0], keys[0]))
             if isinstance(data, Stream)
             else Batches(
                 data,
@@ -59,6 +59,19 @@ class Kernel:
         else:
             self.bank = Bank(self.size, schedule.bank, keys.device)
         self.load(points, keys)
+
+    def _trains_on_one(self, point: Point, key: Tensor) -> bool:
+        """Whether the network runs on one example alone in training; norm layers may need more."""
+        problem = self.work.problem
+        if not problem.network.norms:
+            return True
+        inputs = tree_map(lambda x: x[:1], some(self.work.data).inputs)
+        try:
+            with torch.no_grad():
+                problem.outputs(point.params, point.buffers, inputs, Noise(key), "train")
+        except ValueError:
+            return False
+        return True
 
     def load(self, points: Sequence[Point], keys: Tensor) -> None:
         """Makes the states before the first step."""

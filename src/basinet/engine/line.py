@@ -82,6 +82,9 @@ class _ToldProgress(Progress):
     def say(self, line: str) -> None:
         self.line.send("say", line)
 
+    def warn(self, line: str) -> None:
+        self.line.send("warn", line)
+
     def advance(self, steps: int, text: str) -> None:
         self.line.send("advance", steps, text)
 

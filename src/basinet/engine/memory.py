@@ -60,11 +60,17 @@ def _step_bytes(work: Work, point: Point, data: Data, rows: int) -> int:
     weights = None if data.weights is None else data.weights[:rows]
     clock = torch.zeros((), dtype=torch.long, device=device)
     batch = Batch(*few, torch.arange(rows, device=device), clock, data.n, weights)
-    with seeded(0), Held() as held:
-        if method.coupled:
-            method.update(state, Step(batch, work.problem, Noise(key), work.context, Lift(1)))
-        else:
-            method.update(take(state, 0), Step(batch, work.problem, Noise(key[0]), work.context, Alone()))
+    try:
+        with seeded(0), Held() as held:
+            if method.coupled:
+                method.update(state, Step(batch, work.problem, Noise(key), work.context, Lift(1)))
+            else:
+                method.update(take(state, 0), Step(batch, work.problem, Noise(key[0]), work.context, Alone()))
+    except ValueError as error:
+        if rows > 1 or not work.problem.network.norms:
+            raise
+        told = "expected batches of at least 2 examples, which norm layers need, got 1"
+        raise ValueError(f"{told}: {error}") from error
     return held.most // members
 
 

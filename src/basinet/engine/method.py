@@ -8,7 +8,7 @@ posterior is.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -21,8 +21,9 @@ from ..core.tree import Params, Point, nbytes
 from ..data import Data, Stream
 from ..families import Delta, Family
 from ..optim import Optimizer
+from ..predict import settled
 from ..problem import Problem
-from ..problem.spread import settled
+from ..problem.spread import set_noise
 from .step import Info, Step
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class Finished(NamedTuple):
 
     family: Family
     curves: dict[str, list[Any]] = {}  # noqa: RUF012  # JSON values that join the member's curves in `posterior.info`
-    notes: tuple[str, ...] = ()  # lines that are said to the person at the screen, and logged
+    notes: tuple[str, ...] = ()  # lines that are said to the person at the screen, logged, and kept in `posterior.info`
+    warnings: tuple[str, ...] = ()  # the same, loudly: the posterior is worse than what it started from
 
 
 class Entry(NamedTuple):
@@ -125,6 +127,7 @@ class Method(Recipe, kind="method"):
         "train"  # norm statistics afterwards: as trained, or recomputed a draw
     )
     needs: ClassVar[frozenset[str]] = frozenset({"data"})  # which of data and val `fit` must be given
+    uses: ClassVar[frozenset[str]] = frozenset()  # which of them it makes use of, too, where they are given
     randomised: ClassVar[bool] = (
         False  # draws noise for each example, so that equal problems give posteriors equal in law
     )
@@ -154,6 +157,19 @@ class Method(Recipe, kind="method"):
         """What all members must know of the training data, which are on the device, as a tree of tensors that every
         step is given: asked for once, before any step, and the place to refuse data. By default nothing."""
         return ()
+
+    def trials(self) -> Sequence[Method]:
+        """Short recipes, of which `fit` chooses one for each member on validation data to settle what this one leaves
+        open; by default there are none."""
+        return ()
+
+    def settled(self, trial: Method | None) -> Method:
+        """This recipe with what a trial settles; None: such that a member stays where it starts."""
+        return self
+
+    def started(self, curves: Mapping[str, Any]) -> Method:
+        """This recipe for a member that starts from one with these curves: by default as it is."""
+        return self
 
     @abstractmethod
     def schedule(self, n: int) -> Schedule:
@@ -211,6 +227,11 @@ def patience_of(method: Method) -> int | None:
     if not hasattr(method, "patience"):
         return None
     return PATIENCE if method.patience is None and getattr(method, "epochs", 0) is None else method.patience
+
+
+def chooses_by_val(method: Method) -> bool:
+    """Whether what it finds depends on the validation data it is given."""
+    return "val" in method.needs | method.uses or method.best
 
 
 def via_of(method: Method | None) -> str:
@@ -308,10 +329,12 @@ class GradientMethod(Method, kind="method"):
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family | Finished:
-        """The point where descent ended, with the noise that validation data tell; methods that keep more than a point
-        say so."""
+        """The point where descent ended, with norm statistics of its own where it was never visited, and with the noise
+        that validation data tell; methods that keep more than a point say so."""
         point = self.point(state)
+        if self.norm == "refresh":
+            point = settled(problem, point, data, noise.split("refresh"))
         if val is None or problem.likelihood.spread is None:
             return Delta(point.params, point.buffers)
-        point, factor = settled(problem, point, val)
+        point, factor = set_noise(problem, point, val)
         return Finished(Delta(point.params, point.buffers), {"noise_factor": [factor]})

@@ -42,6 +42,14 @@ class Progress:
         if self.says:
             print(line, file=sys.stderr)
 
+    def warn(self, line: str) -> None:
+        """One line that must not be missed: a warning of the package's log, which ends on the error stream wherever
+        nobody has said otherwise."""
+        log = logging.getLogger("basinet")
+        log.warning(line)
+        if self.says and log.hasHandlers():
+            print(line, file=sys.stderr)
+
     def advance(self, steps: int, text: str) -> None:
         """Counts steps that were done, and shows `text` beside the bar."""
         self.done += steps

@@ -146,7 +146,7 @@ class Lift:
             try:
                 return self._by_tape(loss, state, step)
             except RuntimeError as error:
-                if not may_run_alone(error) or isinstance(self, Alone):
+                if not may_run_alone(error) or (isinstance(self, Alone) and not self.compile):
                     raise
                 self.tape = False
         return self._prepared(_Descended(loss), step, 1)(state, step.tensors())
@@ -265,7 +265,12 @@ class Lift:
 
 
 class Alone(Lift):
-    """One member by itself, without a member axis."""
+    """One member by itself, without a member axis. Compiled is its loss, whose backward pass the compiler then plans:
+    what is cheap it computes again, rather than keep it."""
+
+    def __init__(self, *, compile: bool = False) -> None:
+        super().__init__(compile=compile)
+        self.tape = True
 
     def __call__(self, function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
         return function

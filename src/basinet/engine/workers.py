@@ -181,6 +181,8 @@ class Crew:
             self.run.observe(*body)
         elif not stopping and kind == "say":
             self.run.progress.say(*body)
+        elif kind == "warn":
+            self.run.progress.warn(*body)
 
     def _stop(self, asked: bool) -> Iterator[Trained]:
         """Lets workers save where they are, and says so once; yields members that end meanwhile."""

@@ -5,6 +5,10 @@
 MacKay 1992; for networks Ritter et al. 2018, Immer et al. 2021 and Daxberger et al. 2021. The mode is that of the
 start; nothing is trained. H is that of all N examples, at the parameters that `where` names, in one of the structures
 of `basinet.curvature`; the other parameters stay where they are. The evidence of the approximation comes with it.
+
+How wide it is follows from the prior, which for most networks nobody chose with this in mind. So its precision is tuned
+unless told otherwise: on validation data where there are any, over a grid that goes on past its upper end, where the
+posterior is the mode itself in the end.
 """
 
 from __future__ import annotations
@@ -16,12 +20,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 
+from ..core.grid import chosen_of, tried_on
 from ..core.noise import Noise
-from ..core.tree import Point, leaves, nbytes, tree_map
+from ..core.tree import Point, leaves, nbytes
 from ..core.where import Where, select
 from ..curvature import structures
 from ..curvature.demand import demand
 from ..curvature.evidence import LOG_NOISE, Evidence
+from ..curvature.follow import last_layer
 from ..curvature.gaussians import (
     Curved,
     CurvedDiagonal,
@@ -31,13 +37,13 @@ from ..curvature.gaussians import (
     NotPositive,
     one_precision,
 )
-from ..curvature.online import check_noise, groups_of, precisions
-from ..curvature.passes import Kind, Pass, Passes, last_layer
-from ..data import Data, Stream, counted, examples, pieces
+from ..curvature.online import TUNED, check_noise, groups_of, precisions
+from ..curvature.passes import Kind, Pass, Passes
+from ..data import Data, Stream
 from ..engine import Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
-from ..predict import Draws, Predictor, Via, assembled, default_via, predicting, side_by_side
+from ..predict import SEEN, Via, default_via, few_of, nll, predicting, worse
 from ..problem import Problem
 from ..problem.priors import Normal
 
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
 
 Structure = Literal["full", "kronecker", "eigen-corrected", "diagonal", "low-rank"]
 STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "eigen-corrected", "diagonal", "low-rank")
-TUNED = ("marglik", "layers", "validation")
+CHOICES = ("marglik", "layers", "validation", "prior")
 SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
 HELD = 2**25  # numbers in the posteriors that are tried at once, where they predict in closed form
@@ -56,20 +62,22 @@ HELD = 2**25  # numbers in the posteriors that are tried at once, where they pre
 class Laplace(Method):
     """A normal distribution around a mode, from the curvature there; by default over the last layer.
 
-    The prior's precision can be tuned without another fit: by the marginal likelihood, one factor for all parameters
-    ("marglik") or one a layer ("layers"), or by the validation NLL over factors from 1e-4 to 1e4 ("validation").
+    The prior's precision is tuned without another fit: by the validation NLL ("validation"), or by the marginal
+    likelihood, one factor for all parameters ("marglik") or one a layer ("layers"). "prior" leaves it as it is. Where
+    the start learned its prior (MAP with prior_precision="marglik"), that is the prior.
     """
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
 
     base: Method | None = None  # finds the mode where fit is given no start; None: MAP()
     structure: Structure | None = None  # of the covariance; None: full for up to 1,000 parameters, else kronecker
-    where: Where = "last"  # which parameters: patterns of names; "last": the last layer, at any size cheap; None: all
+    where: Where = "last"  # which parameters: patterns of names; "last": what the output comes from, cheap; None: all
     curvature: Kind = "ggn"  # ggn, fisher (from the targets' gradients), or hessian: exact, for a linear last layer
     subset: int | None = None  # examples whose curvature stands for all N, drawn at random; None: all examples
     labels: int | None = None  # labels drawn an example in place of all outputs, for many classes; None: exact
     rank: int = 20  # directions that structure "low-rank" keeps
-    prior_precision: float | str | None = None  # None: the prior's; a number; "marglik", "layers", "validation": tuned
+    prior_precision: float | str | None = None  # a number, prior or layers; None: validation with val, else marglik
+    learned: tuple[float, ...] | None = None  # precision of each tensor's prior, where the start learned it; None: not
     noise: Literal["marglik"] | None = None  # choose the learned noise of a Gaussian by marginal likelihood; None: no
     via: Via = "linear"  # how it predicts: by the linear function whose curvature this is, or sample, probit, bridge
     batch_size: int | None = 256  # examples at a time; None: all. What is found does not depend on it
@@ -87,10 +95,10 @@ class Laplace(Method):
             raise ValueError(f"labels are drawn for curvature='ggn', got curvature={self.curvature!r}: leave them out")
         if self.curvature == "hessian" and self.structure == "low-rank":
             raise ValueError("structure='low-rank' is of a curvature that is positive: take curvature='ggn'")
-        known = self.prior_precision in (None, *TUNED)
+        known = self.prior_precision in (None, *CHOICES)
         if not known and not (isinstance(self.prior_precision, (int, float)) and 0 < self.prior_precision < math.inf):
             raise ValueError(
-                f"expected prior_precision as a positive number, {', '.join(TUNED)} or None, got "
+                f"expected prior_precision as a positive number, {', '.join(CHOICES)} or None, got "
                 f"{self.prior_precision!r}"
             )
         if self.via not in get_args(Via):
@@ -105,6 +113,17 @@ class Laplace(Method):
         """Validation data where the prior is tuned on them."""
         return frozenset({"data", "val"} if self.prior_precision == "validation" else {"data"})
 
+    @property
+    def uses(self) -> frozenset[str]:  # type: ignore[override]
+        """Validation data where the choice is left open."""
+        return frozenset({"val"} if self.prior_precision is None and not self.noise else ())
+
+    def started(self, curves: Mapping[str, Any]) -> Method:
+        """With the prior that the start learned."""
+        told = curves.get("prior_precision")
+        given = isinstance(self.prior_precision, (int, float))
+        return self if told is None or given else replace(self, learned=tuple(told))
+
     def schedule(self, n: int) -> Schedule:
         return Schedule(0, None)
 
@@ -117,23 +136,32 @@ class Laplace(Method):
         curved, run = self._curvature(passes)
         evidence = Evidence.at(passes, prior, run)
         told: dict[str, list[float]] = {}
-        factors, r = dict.fromkeys(prior, 1.0), 1.0
-        if self.prior_precision == "validation":
+        factors, r, how = dict.fromkeys(prior, 1.0), 1.0, self._choice(val)
+        if how == "validation":
             assert val is not None
-            tried = dict(self._tried(passes, curved, prior, val))
+            tried = tried_on(lambda grid: dict(self._tried(passes, curved, prior, val, grid)), FACTORS)
             if not tried:
                 raise FloatingPointError(
                     f"the validation NLL is not finite with any factor from {FACTORS[0]:g} to {FACTORS[-1]:g} of the "
                     "prior's precision: are the validation data on the scale of training?"
                 )
-            factors = dict.fromkeys(prior, min(tried, key=lambda m: tried[m]))
+            factors = dict.fromkeys(prior, chosen_of(tried))
             told = {"tried_factor": [*tried], "tried_nll": [*tried.values()]}
-        elif self.noise or self.prior_precision in TUNED:
-            groups = groups_of(prior, self.prior_precision)
-            factors, r = evidence.best(curved.eigenvalues(prior), groups, self.noise is not None)
+        elif self.noise or how in TUNED:
+            factors, r = evidence.best(curved.eigenvalues(prior), groups_of(prior, how), self.noise is not None)
         family, volume = _posterior(passes, curved, prior, factors, r)
         told |= {"log_evidence": [evidence.value(volume, factors, r)], "prior_factor": list(factors.values())}
-        return Finished(family, told)
+        warnings: tuple[str, ...] = ()
+        if val is not None or self.prior_precision is None:
+            own, start = self._compared(family, passes, val)
+            told |= {"own_nll": [own], "start_nll": [start]}
+            advice = (
+                "pass val=, by which its prior is then chosen"
+                if val is None
+                else "prior_precision=None chooses by them"
+            )
+            warnings = worse(own, start, val is not None, "" if how == "validation" else advice)
+        return Finished(family, told, self._notes(how, factors), warnings)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
         assert data is not None
@@ -145,9 +173,13 @@ class Laplace(Method):
         predict = predicting(via, problem.likelihood, outputs, self.samples, last, found.predict)
         kept = found.kept + nbytes(point) - nbytes(passes.params)
         found = found._replace(kept=kept, predict=predict)
-        if self.prior_precision != "validation" or val is None:
+        if val is None and self.prior_precision is not None:
             return found
-        tried = predict.forwards * val.n
+        seen = min(SEEN, data.n) if val is None else val.n
+        tried = predict.forwards * seen
+        found = found._replace(passes=found.passes + tried + seen)  # its own and those of its start
+        if self._choice(val) != "validation":
+            return found
         if _drawn(via):
             return found._replace(passes=found.passes + len(FACTORS) * tried)
         held = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
@@ -158,12 +190,18 @@ class Laplace(Method):
         for where in dict.fromkeys((None, self.where, "last")):
             yield from (replace(self, structure=s, where=where) for s in positive)
 
+    def _choice(self, val: Data | Stream | None) -> str | float | None:
+        """How the prior's precision is found."""
+        if self.prior_precision is not None:
+            return self.prior_precision
+        return "marglik" if val is None or self.noise else "validation"
+
     def _structure(self, passes: Passes) -> Structure:
         total = sum(x.numel() for x in passes.params.values())
         return self.structure or ("full" if total <= SMALL else "kronecker")
 
     def adapt(self, problem: Problem) -> Problem:
-        """The problem as it is, if it has what is needed: said before anything is trained."""
+        """The problem as the base sees it, if it has what is needed: said before anything is trained."""
         if not isinstance(problem.prior, Normal):
             raise ValueError(
                 f"Laplace adds the curvature of a Normal prior, got {type(problem.prior).__name__}: fit it under "
@@ -171,7 +209,7 @@ class Laplace(Method):
             )
         if self.noise:
             check_noise(problem.likelihood)
-        return problem
+        return problem if self.base is None else self.base.adapt(problem)
 
     def _passes(self, point: Point, problem: Problem, data: Data | Stream, noise: Noise) -> Passes:
         if self.subset is not None and self.subset > data.n:
@@ -200,7 +238,8 @@ class Laplace(Method):
         """The prior's precision of each tensor."""
         if isinstance(self.prior_precision, (int, float)):
             return dict.fromkeys(passes.params, float(self.prior_precision))
-        known = precisions(problem, problem.split(passes.point.params)[0])
+        network = problem.split(passes.point.params)[0]
+        known = precisions(problem, network) if self.learned is None else dict(zip(network, self.learned, strict=True))
         prior = {n: known[n] for n in passes.params}
         if self.structure == "low-rank":
             one_precision(prior)  # refused before anything is computed
@@ -224,27 +263,31 @@ class Laplace(Method):
         return curved, factors.run
 
     def _tried(
-        self, passes: Passes, curved: Curved, prior: Mapping[str, float], val: Data | Stream
+        self, passes: Passes, curved: Curved, prior: Mapping[str, float], val: Data | Stream, factors: Sequence[float]
     ) -> Iterator[tuple[float, float]]:
         """The validation NLL at each factor with which there is a posterior that predicts: next to a precision near
         zero, rounding of the curvature can be more than the prior, and draws can be out of all range."""
         most = 0 if _drawn(default_via(self.via, passes.problem.likelihood)) else HELD
-        for some in _families(passes, curved, prior, most):
-            losses = self._losses(list(some.values()), passes.problem, val, passes.noise)
-            yield from ((m, loss) for m, loss in zip(some, losses) if math.isfinite(loss))
+        for held in _families(passes, curved, prior, most, factors):
+            losses = self._losses(list(held.values()), passes.problem, val, passes.noise)
+            yield from ((m, loss) for m, loss in zip(held, losses) if math.isfinite(loss))
 
     def _losses(self, families: Sequence[Family], problem: Problem, val: Data | Stream, noise: Noise) -> list[float]:
         """The mean validation NLL of each family, predicted as it will be later on: with the same draws for all."""
-        key, via = noise.split("validation").key.unsqueeze(0), default_via(self.via, problem.likelihood)
-        alone = [tree_map(lambda x: x.unsqueeze(0), family) for family in families]  # members of their own: no copies
-        predictors = [Predictor(Draws(problem, family, key, self.samples), via, keep=True) for family in alone]
-        totals, seen, count = [0.0] * len(families), 0, 0  # those that have weight
-        for piece in pieces(val, 1000):
-            for f, made in enumerate(side_by_side(predictors, piece.inputs, begin=seen)):
-                predictive = assembled([made], problem.likelihood, None)
-                totals[f] -= float(predictive.log_prob(piece.targets, counted(piece)).double().sum())
-            seen, count = seen + len(piece.targets), count + examples(piece)
-        return [total / count for total in totals]
+        return nll(families, problem, val, default_via(self.via, problem.likelihood), self.samples, noise)
+
+    def _compared(self, family: Family, passes: Passes, val: Data | Stream | None) -> list[float]:
+        """The NLL of the posterior and that of its mode, on validation data or else on some training data."""
+        seen = few_of(passes.data) if val is None else val
+        own = self._losses([family], passes.problem, seen, passes.noise)
+        return own + nll([Delta(*passes.point)], passes.problem, seen, "sample", 1, passes.noise)
+
+    def _notes(self, how: str | float | None, factors: Mapping[str, float]) -> tuple[str, ...]:
+        """What was chosen, where that was left open."""
+        if self.prior_precision is not None or self.noise:
+            return ()
+        by = "the validation NLL" if how == "validation" else "marginal likelihood; with val=, by the validation NLL"
+        return (f"{next(iter(factors.values())):.3g} times the prior's precision, by {by}",)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
@@ -254,7 +297,8 @@ class Laplace(Method):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         exact = bench.conjugate()
         for structure in STRUCTURES:
-            made = bench.fit(cls(structure=structure), exact.problem, exact.data, start=exact.mean)
+            recipe = cls(structure=structure, prior_precision="prior")
+            made = bench.fit(recipe, exact.problem, exact.data, start=exact.mean)
             if structure == "diagonal":
                 says, expected = "1 / diag(Lambda)", torch.diag(1 / exact.precision.diagonal())
             else:
@@ -265,7 +309,7 @@ class Laplace(Method):
                 truth = torch.tensor([exact.log_evidence], dtype=torch.float64)
                 yield bench.close(f"{structure}: evidence", "that of the conjugate model", found, truth, 1e-9)
         for cold in (bench.conjugate(temperature=0.3), bench.conjugate(temperature=0.3, temper="likelihood")):
-            made = bench.fit(cls(), cold.problem, cold.data, start=cold.mean)
+            made = bench.fit(cls(prior_precision="prior"), cold.problem, cold.data, start=cold.mean)
             name = f"covariance at temperature 0.3 ({cold.problem.temper})"
             yield bench.close(name, "its Lambda^-1", bench.covariance(made), cold.covariance, 1e-12)
 
@@ -275,12 +319,14 @@ def _drawn(via: Via) -> bool:
     return via in ("sample", "linear")
 
 
-def _families(passes: Passes, curved: Curved, prior: Mapping[str, float], most: int) -> Iterator[dict[float, Family]]:
+def _families(
+    passes: Passes, curved: Curved, prior: Mapping[str, float], most: int, factors: Sequence[float]
+) -> Iterator[dict[float, Family]]:
     """The posteriors there are with the factors, some at a time, which hold about so many numbers. Mean and bases,
     which they share, count once."""
     some: dict[float, Family] = {}
     held: dict[int, int] = {}
-    for m in FACTORS:
+    for m in factors:
         try:
             some[m] = _posterior(passes, curved, prior, dict.fromkeys(prior, m))[0]
         except NotPositive:
@@ -303,7 +349,7 @@ def _posterior(
     centre = passes.params
     precision = {n: s * factors[n] * prior[n] for n in centre}
     rest = {n: x for n, x in params.items() if n not in centre}
-    part, volume = curved.posterior(centre, a * r, precision, {} if rest else buffers)
+    part, volume = curved.posterior(centre, a * r**passes.power, precision, {} if rest else buffers)
     if r != 1.0:
         rest[LOG_NOISE] = rest[LOG_NOISE] - 0.5 * math.log(r)
     return (Partial(Delta(rest, buffers), part) if rest else part), volume

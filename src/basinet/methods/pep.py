@@ -7,7 +7,7 @@ One number is learned, from validation data alone. To second order L(sigma) - L(
 the log likelihood plus the trace of the empirical Fisher matrix (`basinet.curvature.traces`), which is positive where
 theta* is over-fitted. A grid and golden section on log sigma find the maximum: with the same z_j, L is smooth. The z_j
 of the search come in pairs z, -z: else sigma times the gradient times their mean, which is not zero for a few of them,
-would be larger than the effect.
+would be larger than the effect. Of an odd number m the last pair counts as one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ..core.golden import STEP, Found, golden_section
 from ..core.noise import Noise
 from ..core.tree import Point, nbytes, size, stack, tree_map
 from ..core.where import select
-from ..data import Data, Stream, counted, examples, pieces, some
+from ..data import Data, Stream, examples, pieces, some, weighed
 from ..engine import Demand, Finished, Method, Predicting, Schedule
 from ..families import Delta, Perturbed
-from ..predict import CACHE, Draws, activations, forward, make_predictive
+from ..predict import CACHE, Draws, activations, counting, forward, make_predictive, nll
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..testing import Bench, Check
 
 WORST = -1e300  # in place of a log likelihood that is not finite, for which JSON has no word
+ENOUGH = 100  # draws of a search whose gain is no accident
 EVALUATE = 1000  # validation examples of which all outputs are held at once
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -50,7 +51,7 @@ class PEP(Method):
     base: Method | None = None  # what finds the point, where fit is given no start; None: MAP()
     where: str | tuple[str, ...] | None = None  # patterns of names to perturb; None: convolution kernels, else matrices
     noise: Literal["gaussian", "uniform"] = "gaussian"  # its distribution; sigma is the standard deviation of both
-    draws: int = 10  # perturbed networks that L(sigma) averages, m, in pairs; the paper took 5 on ImageNet
+    draws: int = 10  # perturbed networks that L(sigma) averages, m; in pairs z, -z; the paper took 5 on ImageNet
     low: float = 1e-4  # where the search for sigma begins; the range is widened where the maximum is at an end
     high: float = 0.1  # where it ends; the paper found 0.001 to 0.003 on ImageNet, 0.004 to 0.074 on small networks
     iterations: int = 5  # of golden section, after a grid of half powers of ten: 5 find sigma to about 10 %
@@ -58,16 +59,17 @@ class PEP(Method):
     def __post_init__(self) -> None:
         if self.noise not in ("gaussian", "uniform"):
             raise ValueError(f"expected noise 'gaussian' or 'uniform', got {self.noise!r}")
-        if self.draws < 2 or self.draws % 2:
-            raise ValueError(f"expected an even number of draws, since they come in pairs, got {self.draws}")
+        if self.draws < 1:
+            raise ValueError(f"expected at least 1 draw, got {self.draws}")
         if not 0 < self.low < self.high < math.inf:
             raise ValueError(f"expected 0 < low < high, got low={self.low} and high={self.high}")
         if self.iterations < 1:
             raise ValueError(f"expected at least 1 iteration of golden section, got {self.iterations}")
 
     def adapt(self, problem: Problem) -> Problem:
+        """As the base sees it, whose network is perturbed."""
         self.perturbed(problem)  # names that match nothing are told before anything is computed
-        return problem
+        return problem if self.base is None else self.base.adapt(problem)
 
     def schedule(self, n: int) -> Schedule:
         return Schedule(0, None)
@@ -95,13 +97,14 @@ class PEP(Method):
         with torch.no_grad():
             few = tree_map(lambda x: x[:1], some(val).inputs)
             outputs = problem.outputs(point.params, point.buffers, few)[0]
-        drawn = self.draws * each if self.draws * each <= CACHE else 3 * each
-        held = 4 * self.draws * rows * nbytes(outputs)  # outputs, their log-probabilities, and both in double precision
+        networks = 2 * self._pairs
+        drawn = networks * each if networks * each <= CACHE else 3 * each
+        held = 4 * networks * rows * nbytes(outputs)  # outputs, their log-probabilities, and both in double precision
         grid = math.ceil(math.log(self.high / self.low) / STEP)
-        passes = (grid + 2 + self.iterations) * self.draws * val.n
-        what = f"{self.draws} perturbed networks"
+        passes = ((grid + 2 + self.iterations) * networks + self.samples) * val.n
+        what = f"{networks} perturbed networks"
         numbers = size({n: point.params[n] for n in self.perturbed(problem)})
-        running = activations(problem, point, some(val).inputs, self.draws, rows)
+        running = activations(problem, point, some(val).inputs, networks, rows)
         return Demand(each, drawn + held + running, passes, 0.0, what, Predicting(self.samples, self.samples, numbers))
 
     def finish(
@@ -118,17 +121,22 @@ class PEP(Method):
 
         def ensemble(sigma: float) -> float:
             pair, keys = stack([around(sigma), around(-sigma)]), noise.split("search").key.expand(2, 2)
-            rows[sigma] = _row(Draws(problem, pair, keys, self.draws // 2), val)
+            rows[sigma] = _row(Draws(problem, pair, keys, self._pairs), val, self.draws)
             return rows[sigma].ensemble
 
         point = Delta(state.params, state.buffers)
-        rows[0.0] = _row(Draws(problem, stack([point]), noise.key[None], 1), val)
+        rows[0.0] = _row(Draws(problem, stack([point]), noise.key[None], 1), val, 1)
         base = rows[0.0].ensemble
         if base == WORST:
             raise FloatingPointError("the log likelihood of the validation data at the starting point is not finite")
         nothing = base + torch.finfo(like.dtype).eps * max(1.0, abs(base))  # what rounding may gain
         found = golden_section(ensemble, self.low, self.high, self.iterations, at_zero=nothing)
         sigma = found.best if found.values[found.best] > nothing else 0.0
+        lost = False
+        if sigma and self.draws < ENOUGH:  # draws that the search has not seen, as predictions will have
+            [fresh] = nll([around(sigma)], problem, val, "sample", self.samples, noise.split("fresh"))
+            lost = not -fresh > base
+            sigma = 0.0 if lost else sigma
         order = sorted(rows)
         curves: dict[str, list[Any]] = {
             "sigma": order,
@@ -137,7 +145,11 @@ class PEP(Method):
             "each": [rows[s].each for s in order],  # of every perturbed network alone; of the point at sigma 0
             "chosen": [sigma],
         }
-        return Finished(around(sigma), curves, tuple(_notes(found, sigma, rows[sigma].ensemble - base)))
+        return Finished(around(sigma), curves, tuple(_notes(found, sigma, rows[sigma].ensemble - base, lost)))
+
+    @property
+    def _pairs(self) -> int:
+        return -(-self.draws // 2)
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
@@ -168,25 +180,32 @@ class _Row(NamedTuple):
     each: list[float]
 
 
-def _row(draws: Draws, val: Data | Stream) -> _Row:
-    """The log likelihood of the average of all draws, and of each alone."""
+def _row(draws: Draws, val: Data | Stream, count: int) -> _Row:
+    """The log likelihood of the average of `count` draws, and of each alone. Where there is one more, the networks of
+    the last pair have half the weight."""
     kept, likelihood = draws.kept(), draws.problem.likelihood
-    together, each, n = 0.0, torch.zeros(len(draws) * draws.samples, dtype=torch.float64), 0
+    mass = torch.full((len(draws), draws.samples), 1 / count, dtype=torch.float64)
+    mass[:, -1] *= 1 - (mass.numel() - count) / 2
+    together, each, n = 0.0, torch.zeros(mass.numel(), dtype=torch.float64), 0
     for piece in pieces(val, EVALUATE):
         outputs, learned = forward(draws, piece.inputs, kept)
-        mask = counted(piece)
-        alone = make_predictive(outputs, likelihood, learned).log_joint(piece.targets, mask).double()
+        exponents, weights = weighed(piece)
+        alone = make_predictive(outputs, likelihood, learned).log_joint(piece.targets, exponents).double()
         alone = alone.flatten(0, 1)  # (m, B)
-        together += float((torch.logsumexp(alone, 0) - math.log(len(each))).sum())
-        each += alone.sum(1).cpu()
+        joint = torch.logsumexp(alone + mass.to(alone.device).log().reshape(-1, 1), 0)
+        together += float((joint if weights is None else counting(joint, weights)).sum())
+        each += (alone if weights is None else counting(alone, weights)).sum(1).cpu()
         n += examples(piece)
     finite = [x / n if math.isfinite(x) else WORST for x in (together, *each.tolist())]
     return _Row(finite[0], finite[1:])
 
 
-def _notes(found: Found, sigma: float, gain: float) -> Iterable[str]:
+def _notes(found: Found, sigma: float, gain: float, lost: bool) -> Iterable[str]:
     """What a person should know of the search."""
     low, high = min(found.values), max(found.values)
+    if lost:
+        yield f"the gain at sigma {found.best:.2g} was that of its draws, and others lose it: sigma is 0"
+        return
     if sigma == 0:
         yield f"no sigma from {low:.2g} to {high:.2g} gains validation likelihood: sigma is 0, the point as it was"
         return

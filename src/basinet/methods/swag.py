@@ -5,34 +5,35 @@
 
 The swing of stochastic descent around a mode takes the shape of the flat region there. Deviations are from the final
 mean. With K = T and iterates of covariance V the diagonal of q is that of V (1 - 1/(2T)) and the rest of q is V/2.
+Without columns, K = 0, q is N(mean, Sigma_diag), as published.
 Norm statistics are recomputed for each draw.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, Point, nbytes, size
 from ..data import Data, Stream
 from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Sample, Schedule, Step
-from ..engine.iterates import Moments, check_iterates, in_unit_noise, plan, share
+from ..engine.iterates import Moments, check_iterates, in_unit_noise, plan, settled, share, trials
 from ..engine.method import Entry
-from ..families import LowRank
-from ..optim import SGD, Optimizer
+from ..families import Diagonal, LowRank
+from ..optim import SGD, Optimizer, Validated
+from ..predict import settled as with_statistics
 from ..problem import Problem
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
 
-RANKS = (10, 5, 2)  # lower ranks that are named where one does not fit
+RANKS = (10, 5, 2, 0)  # lower ranks that are named where one does not fit
 FLOOR = 1e-30  # variances are clipped here, as published: a parameter that never moved still has a density
 
 
@@ -40,6 +41,7 @@ FLOOR = 1e-30  # variances are clipped here, as published: a parameter that neve
 class SWAG(GradientMethod):
     """A normal distribution, diagonal plus low rank, fitted to weights visited after training.
 
+    Given validation data, the step size is chosen on them for each member, which stays where it starts if none gains.
     With `members=M` it is MultiSWAG. With `optimizer=SGD(lr=Cyclic(peak=..., cycles=...))`, as many cycles as
     iterates, each iterate is the end of a cycle. `swag_of_checkpoints` makes the same of files.
     """
@@ -49,10 +51,10 @@ class SWAG(GradientMethod):
 
     base: Method | None = None  # the training that collecting follows; None: MAP(). Not run where start= is given
     iterates: int = 40  # visited weights whose mean and variance are taken
-    rank: int = 20  # the last of them, whose deviations from the mean are the columns; 20 as published, at least 2
+    rank: int = 20  # the last of them, whose deviations from the mean are the columns; 20 as published; 0: diagonal
     every: int | None = None  # steps from one iterate to the next; None: an epoch, as published
     batch_size: int | None = 128  # examples a step; None: all
-    optimizer: Optimizer = SGD(lr=0.05, momentum=0.9)  # how a gradient becomes a step; as published for CIFAR-100
+    optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)  # how a gradient becomes a step; lr by val
     unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
 
     def __post_init__(self) -> None:
@@ -62,6 +64,22 @@ class SWAG(GradientMethod):
     def schedule(self, n: int) -> Schedule:
         return plan(self.iterates, self.every, self.batch_size, n, bank=self.rank)
 
+    @property
+    def uses(self) -> frozenset[str]:  # type: ignore[override]
+        """Validation data where the step size is left open."""
+        return frozenset({"val"} if trials(self) else ())
+
+    def trials(self) -> Sequence[Method]:
+        return trials(self)
+
+    def settled(self, trial: Method | None) -> Method:
+        assert trial is None or isinstance(trial, GradientMethod)
+        return settled(self, trial)
+
+    def adapt(self, problem: Problem) -> Problem:
+        """As the base sees it, whose network it goes on with."""
+        return problem if self.base is None else self.base.adapt(problem)
+
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), Moments.at(point.params))
 
@@ -69,24 +87,28 @@ class SWAG(GradientMethod):
         info = super().loss(params, state, step)
         return in_unit_noise(info, params, step) if self.unit_noise else info
 
-    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample]:
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample | None]:
         gap, done = self._gap(step.batch.total), step.batch.step + 1
         moments = state.memory.add(state.params, share(step.batch.step, gap))
+        after = Descent(state.params, state.buffers, state.moments, moments)
+        if self.rank == 0:
+            return after, None
         among_last = (done % gap == 0) & (done // gap > self.iterates - self.rank)
-        return Descent(state.params, state.buffers, state.moments, moments), Sample(among_last, state.params)
+        return after, Sample(among_last, state.params)
 
     def point(self, state: Descent) -> Point:
         return Point(state.memory.mean, state.buffers)
 
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
-    ) -> LowRank:
-        return gaussian(state.memory, self.iterates, samples, state.buffers)
+    ) -> LowRank | Diagonal:
+        mean = with_statistics(problem, self.point(state), data, noise.split("refresh"))
+        return gaussian(state.memory, self.iterates, samples, mean.buffers)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
         each, total = nbytes(point.params), size(point.params)
         kept = (2 + self.rank) * each + nbytes(point.buffers)
-        what = f"{self.rank} deviations of {total:,} parameters"
+        what = f"{self.rank} deviations of {total:,} parameters" if self.rank else f"{total:,} variances"
         drawn = Predicting(self.samples, self.samples, total + self.rank, 2.0 * self.rank * total)
         return Demand(kept, self.rank * each, what=what, predict=drawn)
 
@@ -119,30 +141,35 @@ class SWAG(GradientMethod):
         z = ((found.mean(0) - 0.5 * stationary) / error)[off]
         says = "half the stationary covariance"
         yield bench.close("covariances on a quadratic, in standard errors", says, z, torch.zeros_like(z), 4.5)
+        alone = cls(iterates=count, rank=0, every=every, optimizer=SGD(lr=rate), unit_noise=False)
+        family = bench.fit(alone, known.problem, known.data, members, start=start).parts[0].family
+        assert isinstance(family, Diagonal)
+        found = family.scale["weight"].square()  # (members, d)
+        z = (found.mean(0) - (1 - 1 / count) * stationary.diagonal()) / (found.std(0) / math.sqrt(members))
+        says = "eta S / (h (2 - eta h)) (1 - 1/T), stationary"
+        yield bench.close("variances of rank 0, in standard errors", says, z, torch.zeros_like(z), 4.5)
         centres = family.mean().params["weight"]  # stacked, (members, d)
         z = (centres.mean(0) - known.mean) / (centres.std(0) / math.sqrt(members))
         yield bench.close("mean on a quadratic, in standard errors", "mu", z, torch.zeros_like(z), 4.5)
 
 
-def gaussian(moments: Moments, count: int, last: Params, buffers: Params) -> LowRank:
-    """SWAG's distribution from the moments of `count` iterates and the last K of them, leaves (K, ...)."""
-
-    def half_variance(squares: Tensor) -> Tensor:
-        return 0.5 * (squares / count).clamp(min=FLOOR)
-
-    def column(n: str) -> Tensor:
-        return (last[n] - moments.mean[n]) / math.sqrt(2 * (len(last[n]) - 1))
+def gaussian(moments: Moments, count: int, last: Params | None, buffers: Params) -> LowRank | Diagonal:
+    """SWAG's distribution from the moments of `count` iterates and the last K of them, leaves (K, ...); diagonal
+    without those."""
 
     mean = moments.mean
-    diagonal = {n: half_variance(moments.squares[n]) for n in mean}
-    return LowRank(mean, diagonal, {n: column(n) for n in mean}, buffers)
+    variance = {n: (x / count).clamp(min=FLOOR) for n, x in moments.squares.items()}
+    if last is None:
+        return Diagonal(mean, {n: x.sqrt() for n, x in variance.items()}, buffers)
+    columns = {n: (x - mean[n]) / math.sqrt(2 * (len(x) - 1)) for n, x in last.items()}
+    return LowRank(mean, {n: 0.5 * x for n, x in variance.items()}, columns, buffers)
 
 
 def check_rank(rank: int, count: int, advice: str) -> None:
     """Refuses a rank that so many iterates do not give; `advice` is what else to do than lower it."""
-    if not (isinstance(rank, int) and rank >= 2):
+    if not (isinstance(rank, int) and (rank >= 2 or rank == 0)):
         raise ValueError(
-            f"expected a rank of at least 2, the number of iterates whose deviations are kept, got {rank!r}"
+            f"expected a rank of at least 2, the number of iterates whose deviations are kept, or 0, got {rank!r}"
         )
     if rank > count:
         lower = f", or lower it, rank={count}" if count >= 2 else ""

@@ -1,7 +1,7 @@
 """Pure optimisers, and the schedules their learning rates follow."""
 
 from .optimizers import SGD, Adam, AdamW, Optimizer
-from .schedules import Constant, Cosine, Cyclic, Linear, Rate, WarmUp
+from .schedules import Constant, Cosine, Cyclic, Linear, Rate, Validated, WarmUp
 
 __all__ = [
     "SGD",
@@ -13,5 +13,6 @@ __all__ = [
     "Linear",
     "Optimizer",
     "Rate",
+    "Validated",
     "WarmUp",
 ]

@@ -53,6 +53,21 @@ class Constant(Rate):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Validated(Rate):
+    """A constant that is chosen for each member on validation data, by methods that start from trained networks; where
+    there are no such data, `value`."""
+
+    value: float  # what is tried first, at least 0
+
+    def __post_init__(self) -> None:
+        check_nonnegative("Validated", value=self.value)
+
+    def __call__(self, clock: Clock, steps: int) -> Scalar:
+        t, _ = arithmetic(clock)
+        return self.value + 0.0 * t
+
+
+@dataclass(frozen=True, kw_only=True)
 class Linear(Rate):
     """A straight line from `start` at clock 0 to `end` at clock `steps`."""
 

@@ -10,14 +10,18 @@ from .draws import CACHE, Draws
 from .forward import forward
 from .labels import LabelPredictive
 from .normal import NormalPredictive
+from .norms import KEEP, kept_inputs, refreshed, settled
 from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
 from .temperature import Temperature, tempered
+from .validation import SEEN, counting, few_of, log_likelihood, nll, worse
 from .via import Outputs, Predictor, Via, assembled, default_via, side_by_side
 
 __all__ = [
     "CACHE",
+    "KEEP",
+    "SEEN",
     "SETS",
     "ClassPredictive",
     "ClosedClassPredictive",
@@ -36,11 +40,19 @@ __all__ = [
     "Via",
     "activations",
     "assembled",
+    "counting",
     "crps",
     "default_via",
+    "few_of",
     "forward",
+    "kept_inputs",
+    "log_likelihood",
     "make_predictive",
+    "nll",
     "predicting",
+    "refreshed",
+    "settled",
     "side_by_side",
     "tempered",
+    "worse",
 ]

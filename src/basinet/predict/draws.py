@@ -15,6 +15,7 @@ from ..core.noise import Noise
 from ..core.tree import Params, Point, leaves, nbytes, stack, take, tree_map
 from ..families import Family
 from ..problem import Problem
+from .norms import refreshed
 
 CACHE = 256 * 2**20  # bytes: draws are made once and kept where all of them fit in this
 BLOCK = {"cpu": 2**22, "cuda": 2**28}  # bytes of draws that are made in one call: many of a tiny network, or one
@@ -47,6 +48,7 @@ class Draws:
     samples: int  # S
     mode: Mode = "eval"
     refresh: Any = None  # training inputs from which norm statistics are recomputed for each draw; None: as they are
+    rows: Tensor | None = None  # (M, n): which of them are each member's own; None: all
 
     def __len__(self) -> int:
         return self.keys.shape[0]
@@ -77,7 +79,7 @@ class Draws:
         if self.refresh is None:
             return points
         keys = [Noise(key).split("refresh").split("mean") for key in self.keys]
-        return [refreshed(self.problem, point, self.refresh, key) for point, key in zip(points, keys)]
+        return [refreshed(self.problem, p, self._own(m), key) for m, (p, key) in enumerate(zip(points, keys))]
 
     def _each(self) -> int:
         return nbytes(take(self.family, 0).mean())
@@ -99,29 +101,16 @@ class Draws:
             points = tree_map(lambda x: x.flatten(0, 1), of_member(take(self.family, members), keys))
         if self.refresh is None:
             return points
-        numbers = [(key, s) for key in keys for s in range(begin, end)]
+        numbers = [(m, s) for m in range(members.start, members.start + len(keys)) for s in range(begin, end)]
         each = [
-            refreshed(self.problem, take(points, i), self.refresh, Noise(key).split("refresh").split(s))
-            for i, (key, s) in enumerate(numbers)
+            refreshed(self.problem, take(points, i), self._own(m), Noise(self.keys[m]).split("refresh").split(s))
+            for i, (m, s) in enumerate(numbers)
         ]
         return Point(points.params, stack([p.buffers for p in each]))
 
-
-def refreshed(problem: Problem, point: Point, inputs: Any, noise: Noise, batch_size: int = 256) -> Point:
-    """The point with its norm statistics recomputed: the average over batches of `inputs`, weighted by their size."""
-    norms = problem.network.norms
-    n = leaves(inputs)[0].shape[0]
-    count = max(1, round(n / batch_size))
-    fresh = {k: torch.zeros_like(x) if k.rpartition(".")[0] in norms else x for k, x in point.buffers.items()}
-    totals = {k: x for k, x in fresh.items() if k.rpartition(".")[0] in norms and x.is_floating_point()}
-    with torch.no_grad():
-        for i in range(count):
-            rows = tree_map(lambda x, i=i: x[i * n // count : (i + 1) * n // count], inputs)
-            share = leaves(rows)[0].shape[0] / n
-            after = problem.outputs(point.params, fresh, rows, noise.split(i), "train")[1]
-            for k in totals:  # a fresh start moves by momentum * (batch - 0)
-                totals[k] = totals[k] + share * after[k] / norms[k.rpartition(".")[0]]
-    return Point(point.params, point.buffers | totals)
+    def _own(self, m: int) -> Any:
+        """The training inputs of member m."""
+        return self.refresh if self.rows is None else take(self.refresh, self.rows[m])
 
 
 class Collected:

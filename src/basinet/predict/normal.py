@@ -60,7 +60,7 @@ class NormalPredictive(RealPredictive):
         covariance = self._total()
         count: Any = gap.shape[-1]
         if mask is not None:  # elements that do not count become independent, with nothing to explain
-            here = mask.to(gap.device).reshape(gap.shape[2:])
+            here = mask.to(gap.device).reshape(gap.shape[2:]) > 0  # a joint density has no exponents of elements
             both = here.unsqueeze(-1) & here.unsqueeze(-2)
             eye = torch.eye(gap.shape[-1], dtype=gap.dtype, device=gap.device)
             gap, covariance, count = torch.where(here, gap, 0.0), torch.where(both, covariance, eye), here.sum(-1)

@@ -104,7 +104,7 @@ class Predictive(ABC):
         """The exact log density of the mixture at each target, (B,): densities are averaged, not their logarithms.
 
         The elements of a target are one event: their densities are multiplied under each sample. `mask`, in the shape
-        of the targets, is true for those that count.
+        of the targets, is true for those that count; numbers in its place are exponents of their densities.
         """
         joint = self.log_joint(targets.to(self.outputs.device), mask)
         return torch.logsumexp(joint + self.mass.log()[..., None], (0, 1))
@@ -113,7 +113,8 @@ class Predictive(ABC):
         """The log density of each target under each sample, (M, S, B): that of its elements, multiplied."""
         each = self.log_densities(targets.to(self.outputs.device))
         if mask is not None:
-            each = torch.where(mask.to(each.device).reshape(each.shape[2:]), each, 0.0)
+            exponents = mask.to(each).reshape(each.shape[2:])
+            each = torch.where(exponents > 0, each * exponents, 0.0)
         return each.reshape(*each.shape[:3], -1).sum(-1)
 
     @final

@@ -59,7 +59,7 @@ def least(energy: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def settled(problem: Problem, point: Point, val: Data | Stream) -> Settled:
+def set_noise(problem: Problem, point: Point, val: Data | Stream) -> Settled:
     """The point with the noise at which `val` are most probable; as it was, where no spread is learned."""
     name = problem.likelihood.spread
     if name is None:

@@ -64,8 +64,8 @@ HALF, OUTSIDE, TRAIN, N = 5_000, 5_000, 3_000, 50_000
 FEW = 5  # all layers are tuned on a fifth of the tuning images
 PRECISION = 5.0  # of the prior: weight decay of 1e-4 times N
 AT_ONCE = 500  # images through a network for its features
-LAST = {f"last layer {structure}": Laplace(structure=structure) for structure in STRUCTURES}
-ALL = {f"all layers {s}": Laplace(structure=s, where=None) for s in ("diagonal", "kronecker")}
+LAST = {f"last layer {structure}": Laplace(structure=structure, prior_precision="prior") for structure in STRUCTURES}
+ALL = {f"all layers {s}": Laplace(structure=s, where=None, prior_precision="prior") for s in ("diagonal", "kronecker")}
 SAMPLED = tuple(f"{name} sampled" for name in ALL)
 AVERAGE = "temperature of the average"
 REPORTED = ("report", "svhn", "cifar100")

@@ -1,0 +1,38 @@
+"""Where members start that are given another posterior: at which points, and with what of its recipe."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from .core.tree import Point, take
+from .engine import Method
+from .posterior import Posterior
+
+
+def modes(start: Posterior) -> list[Point]:
+    """The mean of each member, which must be a point that one may start from."""
+    for part in start.parts:
+        points = take(part.family, 0).points
+        if points is not None and points > 1:
+            raise ValueError(
+                f"start has members of {points} points each, whose average is no mode: start from each of them, "
+                "start=posterior.apart()"
+            )
+    return start.points()
+
+
+def going_on(recipe: Method, start: Posterior) -> Method:
+    """The recipe, with that of the start for its base where this changed the network."""
+    changed = any(part.adapted().network is not part.problem.network for part in start.parts)
+    if not changed or not any(f.name == "base" for f in fields(recipe)):
+        return recipe
+    if len(start.parts) > 1:
+        raise ValueError("start has members of several recipes, of which one changes the network: fit each part alone")
+    return replace(recipe, base=start.parts[0].recipe)  # type: ignore[call-arg]
+
+
+def curves_of(start: Posterior, i: int) -> dict[str, Any]:
+    """Those of the member that member i starts from."""
+    one = start[i % len(start)].parts[0]
+    return {name: rows[0] for name, rows in one.info.get("curves", {}).items()}

@@ -1,0 +1,116 @@
+"""Recipes that leave a number open, settled for each member on validation data before they run.
+
+A short run of each trial of a recipe (`Method.trials`) from where the members start; the one with the lowest validation
+NLL settles the number, and where none is better than the start, the member stays there. What came of it is compared
+with the start once more: a member that lost stays, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .data import Data, Stream
+from .engine import Member, Method
+from .engine.progress import Progress
+from .posterior import Part, Posterior, joined
+from .predict import counting
+from .scoring import predicted_with_weights
+
+Run = Callable[[list[Method], list[int]], Posterior]
+"""Fits recipes, one a member, for the members at some positions, from where these start."""
+
+LOSS = 1e-3  # nats an example that are worse than the start
+
+
+def by_validation(
+    each: list[Method], who: list[Member], start: Posterior, val: Data | Stream, run: Run, progress: Progress
+) -> Posterior:
+    """The posterior of members whose recipes have trials."""
+    before = member_nll(start, val)
+    before = before * len(who) if len(start) == 1 else before
+    tried: list[dict[float, float]] = [{} for _ in who]  # by step size
+    best: list[tuple[float, Method | None]] = [(x, None) for x in before]
+    for number in range(max(len(recipe.trials()) for recipe in each)):
+        here = [i for i, recipe in enumerate(each) if number < len(recipe.trials())]
+        recipes = [each[i].trials()[number] for i in here]
+        try:
+            made = run(recipes, here)
+        except FloatingPointError:  # all of them diverged
+            continue
+        losses = member_nll(made, val)
+        for i, place in _matched(made, who, here):
+            trial = recipes[here.index(i)]
+            tried[i][_step(trial)] = losses[place]
+            best[i] = min(best[i], (losses[place], trial), key=lambda pair: pair[0])
+    settled = [recipe.settled(trial) for recipe, (_, trial) in zip(each, best)]
+    made = run(settled, list(range(len(who))))
+    losses, places = member_nll(made, val), dict(_matched(made, who, list(range(len(who)))))
+    worse = [i for i, place in places.items() if losses[place] > before[i] + LOSS and best[i][1] is not None]
+    stays = run([each[i].settled(None) for i in worse], worse) if worse else None
+    parts = []
+    for i, place in places.items():
+        one = made[place] if i not in worse else stays[worse.index(i)]  # type: ignore[index]
+        after = losses[place] if i not in worse else member_nll(one, val)[0]
+        step = 0.0 if i in worse else _step(settled[i])
+        [line] = lines = _lines(step, before[i], after)
+        told = f"{each[i].label}, member {who[i].k} (seed {who[i].seed}): {line}"
+        (progress.warn if after > before[i] + LOSS else progress.say)(told)
+        curves = {"step_size": step, "start_nll": before[i], "own_nll": after}
+        rows: dict[str, list[Any]] = {name: [[x]] for name, x in curves.items()}
+        rows |= {"tried_step_size": [list(tried[i])], "tried_nll": [list(tried[i].values())]}
+        parts.append(_told(one.parts[0], rows, lines))
+    return relabelled(parts, [each[i] for i in places])
+
+
+def relabelled(parts: Sequence[Part], asked: Sequence[Method]) -> Posterior:
+    """One posterior of parts of a member each, with the recipes that were asked for. Where they share their training
+    inputs and recipe, they are one part."""
+    first = parts[0]
+    same = [
+        replace(part, recipe=recipe, inputs=first.inputs if part.rows is None else part.inputs)
+        for part, recipe in zip(parts, asked)
+    ]
+    return Posterior(joined(same))
+
+
+def member_nll(posterior: Posterior, val: Data | Stream) -> list[float]:
+    """The mean validation NLL of each member."""
+    total, count = torch.zeros(len(posterior), dtype=torch.float64), 0.0
+    for predictive, targets, exponents, weights in predicted_with_weights(Posterior(posterior.parts), val):
+        logs = predictive.log_joint(targets, exponents).double()  # (M, S, B)
+        member = torch.logsumexp(logs + predictive.member_mass()[1].double().log().unsqueeze(-1), 1).cpu()
+        total -= (member if weights is None else counting(member, weights)).sum(1)
+        count += len(targets) if weights is None else int((weights > 0).sum())
+    return (total / count).tolist()
+
+
+def _matched(made: Posterior, who: Sequence[Member], here: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Positions of members with their places in a posterior, from which some that diverged are missing."""
+    there = list(made.members)
+    place = 0
+    for i in here:
+        if place < len(there) and there[place] == who[i]:
+            yield i, place
+            place += 1
+
+
+def _step(recipe: Method) -> float:
+    return float(recipe.optimizer.lr)  # type: ignore[attr-defined]
+
+
+def _lines(step: float, before: float, after: float) -> list[str]:
+    losses = f"the validation NLL is {after:.4g} an example, {before:.4g} at the start"
+    if after > before + LOSS:
+        return [f"worse than its start: {losses}"]
+    if step == 0:
+        return ["it stays at its start: no step size that was tried gains validation likelihood"]
+    return [f"step size {step:.3g}, by validation: {losses}"]
+
+
+def _told(part: Part, rows: dict[str, list[Any]], lines: list[str]) -> Part:
+    info = part.info | {"curves": part.info.get("curves", {}) | rows, "notes": [lines]}
+    return replace(part, info=info)
