@@ -319,10 +319,9 @@ def test_a_calibrated_fit_predicts_intervals_and_sets_that_hold_what_they_promis
     ("words", "said"),
     [
         (("--conformal", "1.5"), "expected --conformal between 0 and 1, such as 0.9, got 1.5"),
-        (("--conformal", "0.9", "--val", "0"), "--conformal 0.9 takes 9 validation rows or more, got 0: raise --val"),
-        (("--conformal", "0.99"), "--conformal 0.99 takes 99 validation rows or more, got 9"),
-        (("--conformal", "0.8", "--method", "PEP"), "PEP tunes on the validation rows, which then cannot calibrate"),
-        (("--conformal", "0.8", "--set", "patience=3"), "MAP tunes on the validation rows"),
+        (("--conformal", "0.9", "--val", "0"), "--conformal 0.9 takes 9 rows or more to calibrate on, got 0: raise"),
+        (("--conformal", "0.99"), "--conformal 0.99 takes 99 rows or more to calibrate on, got 1"),
+        (("--conformal", "0.9", "--val", "0.5"), "--val 0.5 is kept twice, to validate and to calibrate"),
     ],
 )
 def test_a_calibration_that_would_not_hold_is_refused_before_training(tmp_path, words, said):

@@ -32,6 +32,7 @@ LAYERS = (
     {"scoring"},
     {"temper", "weigh", "conformal", "trial", "start"},
     {"fit"},
+    {"defaults"},
     {"testing", "fitted", "checkpoints", "cost"},
     {"advice"},
     {"compare"},

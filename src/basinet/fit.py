@@ -19,6 +19,7 @@ from .core.tree import Point, leaves, move, stack
 from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
+from .engine.falling import falling_line, still_falling
 from .engine.memory import SHARE, free_bytes, readable
 from .engine.method import chooses_by_val, plan_of
 from .engine.progress import Progress
@@ -273,6 +274,11 @@ class _Cast:
                 info["notes"] = [t.curves.get("notes", []) for t in done]  # lines, of each member
             if failed:
                 info["failed"] = failed  # members that diverged at every attempt are not in the posterior
+            falls = [still_falling(t.curves, self.plans[j].steps) for t in done]
+            if any(falls) and getattr(self.kinds[j], "epochs", 0) is None:
+                info["still_falling"] = falls  # nats per example, where the planned steps were too few
+                if trained.intersection(here):
+                    Progress("", 0, self.given.engine.progress).say(falling_line(falls, self.plans[j].steps))
             family = stack([t.family for t in done if t.family is not None])
             members = tuple(self.who[i] for i in here)
             own = None if rows is None else rows[[kept.index(i) for i in here]]
@@ -350,7 +356,7 @@ def check_needs(method: Method, data: Data | Stream | None, val: Data | Stream |
     for what, given in (("data", data), ("val", val)):
         if given is None and what in method.needs:
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
-    if val is None and method.best:
+    if val is None and getattr(method, "patience", None) is not None:
         raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
 
 
@@ -437,10 +443,11 @@ def _starting_points(
 def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
     """The place of a recipe's members; `source` are the recipes of what they start from."""
     data, val = given.data, given.val
+    noisy = given.problem.likelihood.spread is not None  # its noise is set by validation
     description = {
         "method": describe(method),
         "data": None if data is None else data.fingerprint(),
-        "val": val.fingerprint() if val is not None and chooses_by_val(method) else None,
+        "val": val.fingerprint() if val is not None and (noisy or chooses_by_val(method)) else None,
         "seed": given.seed,
         "start": source,
         "dtype": str(given.engine.dtype),

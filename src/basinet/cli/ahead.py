@@ -141,7 +141,7 @@ def _problem(
         splits, _ = load_table(data, target_name(Path(data), target), rules, say=warn)
     else:
         splits = datasets.load(data, folder=folder)
-    return splits, default_problem(splits, design.make, design.likelihood, design.prior)
+    return splits, default_problem(splits, design.make, design.likelihood, design.prior, design.hidden)
 
 
 def _rows(recipe: Method) -> dict[str, Method]:

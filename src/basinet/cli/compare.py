@@ -95,13 +95,13 @@ def compare(
     """
     from ..compare import legend, table
     from ..compare.api import Asking, carry_out, is_file
-    from ..fitted import said
+    from ..defaults import said
 
     where = place or Path("runs") / f"{Path(data).stem if is_file(data, target) else data}-{seed}"
     with clear_errors(f"what was done is in {where}; the same command goes on from there"):
         names = [word.strip() for words in methods or () for word in words.split(",") if word.strip()]
         engine, chosen = make_engine(device), design()
-        problem = (chosen.likelihood, chosen.prior)
+        problem = (chosen.likelihood, chosen.prior, chosen.hidden)
         asking = Asking(
             target, rules(), folder, chosen.make, None, weights, members, seeds, seed, engine, examples, *problem
         )

@@ -46,12 +46,12 @@ def fit(
         typer.Option(
             min=0.0, max=0.9, help="Share of the rows kept for validation, which only stops and tunes; 0: none."
         ),
-    ] = 0.1,
+    ] = 0.15,
     conformal: Annotated[
         float | None,
         typer.Option(
-            help="Calibrate on the validation rows: predictions get sets or intervals that hold the truth with this "
-            "probability. Not for methods that tune on those rows."
+            help="Calibrate on further rows, as many as those kept for validation: predictions get sets or intervals "
+            "that hold the truth with this probability."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the validation rows and the members.")] = 0,
@@ -71,9 +71,10 @@ def fit(
     from ..data import fit_table, read_table
     from ..data.doubts import leaks
     from ..data.tables import named
+    from ..defaults import DefaultNetwork, problem_for, said
     from ..engine.method import short
     from ..fit import fit as fit_members
-    from ..fitted import Fitted, checksum, problem_for, said
+    from ..fitted import Fitted, checksum
     from ..scoring import score
 
     where = folder or Path("runs") / f"{file.stem}-{method.lower()}"
@@ -82,17 +83,21 @@ def fit(
         goal, how = target_name(file, target), rules()
         table = read_table(file, named(goal))
         share = max(val, 1 / table.n)  # one row at least
-        fractions = (1 - share, share) if val else (1.0,)
+        calibrate = share if val and conformal is not None else 0.0
+        if share + calibrate >= 1:
+            raise ValueError(f"--val {val:g} is kept twice, to validate and to calibrate: expected less than 0.5")
+        fractions = tuple(f for f in (1 - (share if val else 0) - calibrate, share if val else 0, calibrate) if f)
         encoder, parts = fit_table(table, goal, how, fractions, seed=seed, say=warn)
         names, what = encoder.class_names, encoder.target.what
         for line in leaks(parts[0], parts[1] if val else None, encoder.features, what):
             warn(line)
-        of = (len(encoder.features), encoder.target.outputs, what)
-        problem = problem_for(*of, chosen.make, chosen.likelihood, chosen.prior)
+        shape = (parts[0].inputs, encoder.target.outputs, what)
+        problem = problem_for(*shape, chosen.make, chosen.likelihood, chosen.prior, chosen.hidden)
         rows = parts[1].n if val else 0
         if conformal is not None:
-            check_conformal(conformal, recipe, what, rows)
+            check_conformal(conformal, what, parts[2].n if val else 0)
         sizes = f"{parts[0].n:,} training, {rows:,} validation rows"
+        sizes += f", {parts[2].n:,} to calibrate on" if calibrate else ""
         inputs = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs"
         tell(f"{table.name}: {goal} ({encoder.target.told}) from {inputs}; {sizes}; seed {seed}")
         tell(f"{members:,} x {short(recipe)}; {said(problem)}")
@@ -107,8 +112,9 @@ def fit(
             engine=engine,
         )
         if conformal is not None:
-            posterior = calibrated(posterior, parts[1], level=conformal, seed=seed)
-        Fitted(posterior, encoder, file.name, checksum(file), chosen.model, chosen.hidden).save(where)
+            posterior = calibrated(posterior, parts[2], level=conformal, seed=seed)
+        network = None if chosen.make else DefaultNetwork.of(*shape, problem.likelihood, chosen.hidden)
+        Fitted(posterior, encoder, file.name, checksum(file), chosen.model, network).save(where)
         if val:
             scores = encoder.scores(score(posterior, parts[1]))
             shown = ("nll", "accuracy") if names else ("nll", "rmse")

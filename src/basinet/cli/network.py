@@ -13,7 +13,7 @@ from .console import say
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..fitted import Maker
+    from ..defaults import Maker
 
 WIDEST, DEEPEST = 100_000, 100  # units of a hidden layer, and hidden layers
 

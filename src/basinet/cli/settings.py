@@ -94,7 +94,7 @@ def make_prior(text: str | None) -> Prior | None:
 
 def make_likelihood(text: str | None) -> Likelihood | None:
     """A likelihood, NAME:FIELD=VALUE,..., beginning with what files get."""
-    from ..fitted import LIKELIHOODS
+    from ..defaults import LIKELIHOODS
 
     if text is None:
         return None

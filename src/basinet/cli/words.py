@@ -13,8 +13,7 @@ from .sharing import Group
 
 if TYPE_CHECKING:
     from ..data import Rules
-    from ..engine import Method
-    from ..fitted import Maker
+    from ..defaults import Maker
     from ..problem.likelihoods import Likelihood
     from ..problem.priors import Prior
 
@@ -75,13 +74,15 @@ Network = Annotated[
     typer.Option(
         "--model",
         help="FILE.py:NAME, a function that returns the network as an nn.Module: of (inputs, outputs), called with how "
-        "many there are, or of nothing. The file is run as a program: give only files you trust. Default: an MLP.",
+        "many there are, or of nothing. The file is run as a program: give only files you trust. Default: for real "
+        "targets a network whose numbers are embedded and that predicts its noise, for classes and labels an MLP.",
     ),
 ]
 Width = Annotated[
     str | None,
     typer.Option(
-        help="Hidden layers of the built-in MLP, as 100,100. Default: two, of 200 for classes, of 50 for real targets."
+        help="Hidden layers of the built-in network, as 100,100. Default: three of 128 for real targets, else two of "
+        "200."
     ),
 ]
 PriorOf = Annotated[
@@ -89,16 +90,16 @@ PriorOf = Annotated[
     typer.Option(
         "--prior",
         help="Of the weights: the scale of a Normal one, 0.5, lecun, he or xavier, or a name with fields, as "
-        "StudentT:df=3,scale=0.5. Default: Normal of scale 1, for real targets lecun, 1 / sqrt(fan-in).",
+        "StudentT:df=3,scale=0.5. Default: Normal of scale 1.",
     ),
 ]
 LikelihoodOf = Annotated[
     str | None,
     typer.Option(
         "--likelihood",
-        help="Gaussian, StudentT (heavy tails) or Heteroscedastic (noise that depends on the inputs), for classes "
+        help="Heteroscedastic (noise that depends on the inputs), Gaussian or StudentT (heavy tails), for classes "
         "Categorical or NoisyDirichlet; with fields as StudentT:df=3. Noise is in standard deviations of the target. "
-        "Default: Gaussian with learned noise, Categorical.",
+        "Default: Heteroscedastic, with --model Gaussian, both with learned noise; Categorical.",
     ),
 ]
 Images = Annotated[Path | None, typer.Option("--folder", help="Where the files of an image set are.")]
@@ -146,12 +147,10 @@ def make_rules(
 
 
 def make_design(model: str | None, width: str | None, prior: str | None, likelihood: str | None) -> Design:
-    from ..fitted import default_network
-
     hidden = hidden_widths(width)
     if hidden is not None and model is not None:
         raise ValueError("expected --width or --model, got both: a network of your own has its own widths")
-    make = user_network(model) if model is not None else None if hidden is None else default_network("real", hidden)
+    make = None if model is None else user_network(model)
     return Design(model, make, hidden, make_likelihood(likelihood), make_prior(prior))
 
 
@@ -179,21 +178,17 @@ DESIGN = Group(
 )
 
 
-def check_conformal(level: float, method: Method, kind: str, rows: int) -> None:
-    """Refuses a calibration on so many validation rows that could not be made or would not hold, before training."""
-    from ..compare.sets import looks_at_val
+def check_conformal(level: float, kind: str, rows: int) -> None:
+    """Refuses a calibration on this many rows that could not be made, before training."""
     from ..predict.conformal import needed
 
     if not 0 < level < 1:
         raise ValueError(f"expected --conformal between 0 and 1, such as 0.9, got {level:g}")
     if kind == "labels":
         raise ValueError("--conformal is for classes and numbers, and the target is labels: leave it out")
-    if looks_at_val(method):
-        name = type(method).__name__
-        raise ValueError(f"--conformal: {name} tunes on the validation rows, which then cannot calibrate: leave it out")
     if rows < needed(level):
         raise ValueError(
-            f"--conformal {level:g} takes {needed(level):,} validation rows or more, got {rows:,}: raise --val"
+            f"--conformal {level:g} takes {needed(level):,} rows or more to calibrate on, got {rows:,}: raise --val"
         )
 
 

@@ -15,8 +15,8 @@ from ..data import Encoder, Rules, datasets, load_table, read_table
 from ..data.datasets import Splits
 from ..data.table import READ
 from ..data.values import listed
+from ..defaults import Maker
 from ..engine import Engine
-from ..fitted import Maker
 from ..pool.files import atomically
 from ..posterior import Posterior
 from ..problem import Problem
@@ -82,10 +82,10 @@ def compare(
     `data` is a built-in set by name, an image set in a `folder`, a csv, parquet or npz file with the column `target`
     (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None takes those that all
     methods offer and that do not take long, beside references that are no posterior ("constant", "linear" and
-    "boosting"), "all" takes all. The network is an MLP, or what `model(inputs, outputs)` makes, or that of a
-    `problem`; `likelihood` and `prior` take the place of the default ones. `start` are weights trained elsewhere, a
-    posterior of one member or a file of them: methods that begin at trained weights start there, and what trains from
-    scratch has to be asked for by name.
+    "boosting"), "all" takes all. The network is that of `basinet.defaults` for such data, or what `model(inputs,
+    outputs)` makes, or that of a `problem`; `likelihood` and `prior` take the place of the default ones. `start` are
+    weights trained elsewhere, a posterior of one member or a file of them: methods that begin at trained weights start
+    there, and what trains from scratch has to be asked for by name.
 
     `members` replaces the size of the ensembles. `budget`, "60s" or "20000steps", gives every row the same compute:
     seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are
@@ -119,6 +119,7 @@ class Asking(NamedTuple):
     examples: int | None = None
     likelihood: Likelihood | None = None
     prior: Prior | None = None
+    hidden: tuple[int, ...] | None = None
 
     def prepare(
         self, data: str | Path | Splits, methods: str | Sequence[Asked] | None, warn: Say, command: Sequence[str] = ()
@@ -133,7 +134,7 @@ class Asking(NamedTuple):
 
         splits, encoder = self._read(data, both)
         splits = self._cut(splits)
-        problem = self.problem or default_problem(splits, self.model, self.likelihood, self.prior)
+        problem = self.problem or default_problem(splits, self.model, self.likelihood, self.prior, self.hidden)
         for line in suspicions(splits):
             both(line)
         start = None

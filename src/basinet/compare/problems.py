@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from ..core.tree import Point, leaves, stack
 from ..data import Data, Encoder
 from ..data.datasets import Splits
 from ..data.doubts import leaks
+from ..defaults import Maker, problem_for
 from ..families import Delta
-from ..fitted import Maker, problem_for
 from ..posterior import Part, Posterior, member_of
 from ..problem import Problem
-from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood, Likelihood
+from ..problem.likelihoods import ClassLikelihood, LabelLikelihood, Likelihood
 from ..problem.priors import Prior
+from ..problem.spread import set_noise
 from .units import Unit
 
 BYTES = 20 * 2**20  # of the inputs in test.npz
@@ -27,15 +29,18 @@ FEW = 30  # test examples, below which scores are said to be mostly chance
 
 
 def default_problem(
-    splits: Splits, make: Maker | None = None, likelihood: Likelihood | None = None, prior: Prior | None = None
+    splits: Splits,
+    make: Maker | None = None,
+    likelihood: Likelihood | None = None,
+    prior: Prior | None = None,
+    hidden: Sequence[int] | None = None,
 ) -> Problem:
-    """A network, likelihood and prior that fit the data: an MLP, unless `make` makes another network; classes, labels
-    that are there or not, or real numbers with learned noise, unless another likelihood or prior is given."""
+    """A network, likelihood and prior that fit the data: those of `defaults`, but for what is given."""
     first = leaves(splits.train.inputs)
     if len(first) != 1:
         raise ValueError(f"expected inputs of one tensor for the built-in network, got {len(first)}: pass a problem")
     outputs = splits.classes or splits.train.targets[0].numel()
-    return problem_for(first[0][0].numel(), outputs, splits.kind, make, likelihood, prior)
+    return problem_for(first[0], outputs, splits.kind, make, likelihood, prior, hidden)
 
 
 def kind_of(problem: Problem) -> str:
@@ -61,22 +66,15 @@ def given_weights(file: Path, problem: Problem) -> Posterior:
 
 
 def settled(start: Posterior, val: Data) -> Posterior:
-    """The same point with the noise of a Gaussian, where it is learned and so in no file of weights, at the spread of
-    the validation residuals."""
+    """The same point with the noise, where it is learned and so in no file of weights, at the size that the validation
+    residuals tell."""
     if len(start) != 1:
         raise ValueError(f"expected a start of one member, such as bn.Posterior.of(module, problem), got {len(start)}")
     problem = start.problem
-    likelihood = problem.likelihood
-    if start.recipe is not None or not (isinstance(likelihood, Gaussian) and likelihood.learned):
+    if start.recipe is not None or problem.likelihood.spread is None:
         return start
     [point] = start.points()
-    with torch.no_grad():
-        made = start.predict(val.inputs).outputs[0, 0]
-    gap = (made - val.targets.to(made).reshape(made.shape)).square().mean().sqrt().clamp(min=1e-6)
-    learned = {
-        n: gap.log().to(x).expand(x.shape).clone() if n.endswith("log_noise") else x for n, x in point.params.items()
-    }
-    return Posterior((_part(problem, Point(learned, point.buffers)),))
+    return Posterior((_part(problem, set_noise(problem, point, val).point),))
 
 
 def _part(problem: Problem, point: Point) -> Part:

@@ -27,7 +27,7 @@ from .measure import measure, measure_function
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
 from .references import fit_reference
 from .rows import Row, base_of, plan_steps
-from .sets import looks_at_val, sets, why_none
+from .sets import looks_at_val, sets, validation, why_none
 from .units import unit_in
 
 Say = Callable[[str], None]
@@ -178,8 +178,11 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
         "training": fitted.training,
         "curves": _thinned(posterior.parts[0].info.get("curves", {})),
     }
-    unset = why_none(row.tempered or looks_at_val(row.recipe, row.started), posterior, splits)
-    made |= {"unset": unset} if unset else {"sets": sets(posterior, splits, unit_of(splits))}
+    kept = validation(splits)[1]
+    looked = kept is None and (row.tempered or looks_at_val(row.recipe, row.started))
+    calibrating = splits if kept is None else replace(splits, val=kept)
+    unset = why_none(looked, posterior, calibrating)
+    made |= {"unset": unset} if unset else {"sets": sets(posterior, calibrating, unit_of(splits))}
     return made | ({"ood": found.ood} if found.ood else {}) | ({"told": row.told} if row.told else {}), found.arrays
 
 
@@ -235,7 +238,7 @@ def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: 
         recipe,
         setting.problem,
         splits.train,
-        val=splits.val,
+        val=validation(splits)[0],
         members=members,
         seed=seed,
         start=start,

@@ -64,6 +64,15 @@ def held_by(calibrated: Posterior, test: Data, unit: Unit) -> dict[str, Any]:
     return entry | {"low": max(0.0, coverage - error), "high": min(1.0, coverage + error)}
 
 
+def validation(splits: Splits) -> tuple[Data, Data | None]:
+    """The validation examples by which methods stop and tune, and others that calibrate conformal sets: half of them
+    each, or None where that would be too few."""
+    if splits.val.n < 2 * FEWEST * needed(LEVEL):
+        return splits.val, None
+    tuning, held = splits.val.split(0.5, 0.5)
+    return tuning, held
+
+
 def looks_at_val(method: Method | None, started: bool = False) -> bool:
     """Whether a method, or what it starts from unless it was `started` from something else, stops or tunes by
     validation examples, which then cannot calibrate anything."""

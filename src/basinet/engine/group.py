@@ -15,6 +15,7 @@ from ..core.noise import Noise
 from ..core.tree import Point, leaves, take, tree_map
 from ..data import Data, Stream, examples, pieces
 from ..problem import Batch
+from ..problem.spread import SHIFTS, energies, least
 from .checkpoint import group_name
 from .kernel import Kernel
 from .method import Finished, Report, Review
@@ -225,13 +226,16 @@ class _Group:
         return self._finish(r, state)
 
     def _watch(self, r: int, val_nll: Sequence[float] | None) -> None:
-        """Whether validation is better than ever; what a member that ends at its best looks like then."""
+        """Whether validation is better than ever; what a member that ends at its best looks like then. Without it the
+        loss is watched, and the last state stays: that of the lowest loss is no better."""
         slot, seen = self.slots[self.rows[r]], self._seen(r, val_nll)
-        if seen is None:
+        if seen is None and self.method.coupled:
             return
+        judged = seen is not None
+        seen = slot.curves["loss"][-1] if seen is None else seen
         if seen < slot.best:
             slot.best, slot.waited = seen, 0
-            if self.method.best:
+            if self.method.best and judged:
                 self._keep_best(r)
         else:
             slot.waited += 1
@@ -304,16 +308,17 @@ class _Group:
         return None
 
     def _validate(self, val: Data | Stream) -> list[float] | None:
-        """NLL of each member in the kernel, per validation example that has weight."""
+        """NLL of each member in the kernel, per validation example that has weight; with noise of the size that suits
+        it best."""
         if self.method.norm == "refresh" and self.work.problem.network.norms:
             return None  # the statistics that belong to the point are not there yet
-        total = torch.zeros(len(self.rows), dtype=torch.float64, device=self.kernel.keys.device)
-        seen = 0
+        tried, seen = 1 if self.work.problem.likelihood.spread is None else len(SHIFTS), 0
+        total = torch.zeros(len(self.rows), tried, dtype=torch.float64, device=self.kernel.keys.device)
         with torch.no_grad():
             for piece in pieces(val, EVALUATE):
                 total += self._each(tuple(piece))
                 seen += examples(piece)
-        return (total / seen).tolist()
+        return (least(total) / seen).tolist()
 
     def _each(self, piece: tuple[Any, ...]) -> Tensor:
         """Minus the log likelihood of all members: stacked where they are, else one after another."""
@@ -327,7 +332,7 @@ class _Group:
         point = method.point(state)
         batch = Batch(inputs, targets, targets, torch.zeros(()), val.n, weights)
         own = method.seen(state) if isinstance(method, Together) else self.work.problem
-        return -own.log_likelihood(point.params, point.buffers, batch)[0]
+        return energies(own, point.params, point.buffers, batch)
 
 
 def _finite(point: Point) -> bool:

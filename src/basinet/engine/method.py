@@ -23,13 +23,17 @@ from ..families import Delta, Family
 from ..optim import Optimizer
 from ..predict import settled
 from ..problem import Problem
+from ..problem.spread import set_noise
 from .step import Info, Step
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
 
 
-ENOUGH = 1000  # steps that bring small networks close to a mode at the default step size
+ENOUGH = 3000  # steps that bring small networks close to a mode at the default step size
+MOST, MANY = 6000, 100  # steps that larger data get: as many as MANY epochs are, up to MOST
+EPOCHS = 10  # at least, where data are so many that MOST steps are less
+PATIENCE = 30  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all
 
 
 class Schedule(NamedTuple):
@@ -45,12 +49,15 @@ class Schedule(NamedTuple):
     def of_epochs(epochs: int | None, batch_size: int | None, n: int) -> Schedule:
         """As many steps as visit n examples `epochs` times; all examples at once where a batch would hold them.
 
-        None is ENOUGH steps, or 10 epochs where that is more: small data need many epochs, large data few.
+        None is 3,000 steps, up to 6,000 where that is 100 epochs, and 10 epochs where that is more: small data need
+        many epochs, large data few. It is the most that is done: recipes with a field `patience` end when they are
+        done.
         """
         batch = batch_of(batch_size, n)
         if epochs is not None and epochs < 0:
             raise ValueError(f"expected epochs of at least 0, got {epochs}")
-        steps = max(ENOUGH, -(-10 * n // batch)) if epochs is None else -(-epochs * n // batch)
+        few, many, given = (-(-e * n // batch) for e in (EPOCHS, MANY, epochs or 0))
+        steps = max(ENOUGH, min(MOST, many), few) if epochs is None else given
         return Schedule(steps, None if batch == n else batch)
 
 
@@ -69,7 +76,7 @@ class Report(NamedTuple):
     last: bool  # the planned steps are done
     loss: float  # mean since the last report
     val_nll: float | None  # per validation example; of coupled members, their mean; None without validation data
-    waited: int  # reports since the lowest validation NLL; 0 at it, and without validation data
+    waited: int  # reports since the lowest validation NLL, without validation data since the lowest loss; 0 at it
     problem: Problem
     training: Data | Stream  # of all members
     member: int  # its number, by which it may have examples of its own
@@ -139,7 +146,7 @@ class Method(Recipe, kind="method"):
 
     @property
     def best(self) -> bool:
-        """Whether a member ends in the state of its lowest validation NLL, which is then needed."""
+        """Whether a member ends in the state of its lowest validation NLL, where there are validation data."""
         return False
 
     def adapt(self, problem: Problem) -> Problem:
@@ -212,6 +219,14 @@ class Method(Recipe, kind="method"):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         """What theory says this method must give, measured: `basinet check` prints it, tests hold it."""
         return ()
+
+
+def patience_of(method: Method) -> int | None:
+    """Reports without a better validation NLL (without validation data: loss) after which a member stops, for recipes
+    that have such a field. Where neither that nor the epochs are given, PATIENCE."""
+    if not hasattr(method, "patience"):
+        return None
+    return PATIENCE if method.patience is None and getattr(method, "epochs", 0) is None else method.patience
 
 
 def chooses_by_val(method: Method) -> bool:
@@ -314,9 +329,12 @@ class GradientMethod(Method, kind="method"):
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family | Finished:
-        """The point where descent ended, with norm statistics of its own where it was never visited; methods that keep
-        more than a point say so."""
+        """The point where descent ended, with norm statistics of its own where it was never visited, and with the noise
+        that validation data tell; methods that keep more than a point say so."""
         point = self.point(state)
         if self.norm == "refresh":
             point = settled(problem, point, data, noise.split("refresh"))
-        return Delta(point.params, point.buffers)
+        if val is None or problem.likelihood.spread is None:
+            return Delta(point.params, point.buffers)
+        point, factor = set_noise(problem, point, val)
+        return Finished(Delta(point.params, point.buffers), {"noise_factor": [factor]})

@@ -22,8 +22,8 @@ from ..curvature.evidence import LOG_NOISE
 from ..curvature.passes import Passes
 from ..data import Data, Stream
 from ..engine import Descent, Finished, GradientMethod, Info, Report, Review, Schedule, Step
-from ..engine.method import Entry
-from ..families import Delta, Family
+from ..engine.method import Entry, patience_of
+from ..families import Family
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Problem
 from ..problem.priors import Normal
@@ -41,15 +41,22 @@ class MAP(GradientMethod):
     The prior is part of U, so no weight decay is needed. The default step size decays to zero along a cosine, so that
     the end is a mode and not a place around which the last batches swing. A noise that is learned with the parameters
     (a likelihood with `learned=True`) goes to the size of the training residuals, which is too small where a network
-    can fit the noise; `noise="marglik"` counts the parameters that the data determine.
+    can fit the noise: validation data set it at the end, where there are any; `noise="marglik"` counts the parameters
+    that the training data determine.
+
+    Without epochs it trains until the validation NLL (at the best noise), or without validation data the loss, has not
+    fallen for three tenths of the steps that are planned. The result is then the best point, which stops short of the
+    mode where going on would fit the noise of the training data.
     """
 
-    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
+    epochs: int | None = None  # passes through the data; None: until done, within 3,000 steps, up to 6,000
+    #                            where that is 100 passes, and 10 passes where that is more
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: never
+    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 30
+    #                              where epochs is None, else never
     prior_precision: str | None = None  # learn a factor of the prior's: "marglik" one, "layers" one a layer; None: no
-    noise: str | None = None  # learn the noise of a Gaussian with learned=True by "marglik"; None: with the parameters
+    noise: str | None = None  # learned noise by "marglik" of a Gaussian; None: with the parameters, then by validation
     structure: str = "kronecker"  # of the curvature in the marginal likelihood: or diagonal, cheaper; full, if small
     every: int = 5  # reports between steps up the marginal likelihood: a pass over the data each, 18 of them at most
     subset: int | None = None  # examples whose curvature stands for all N, drawn anew each time; None: all examples
@@ -77,7 +84,7 @@ class MAP(GradientMethod):
 
     @property
     def best(self) -> bool:
-        return self.patience is not None
+        return patience_of(self) is not None
 
     def adapt(self, problem: Problem) -> Problem:
         if self.tunes:
@@ -113,7 +120,8 @@ class MAP(GradientMethod):
 
     def review(self, state: Descent, report: Report) -> Review:
         """Stops where validation has not improved for long, and takes a step up the marginal likelihood."""
-        done = self.patience is not None and report.waited >= self.patience
+        patience = patience_of(self)
+        done = patience is not None and report.waited >= patience
         if done or report.last or not self.tunes or report.number % self.every:
             return Review(state, done)
         early = report.step < BEGIN * self.schedule(report.training.n).steps
@@ -145,14 +153,17 @@ class MAP(GradientMethod):
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family | Finished:
         """The point where descent ended, and what was learned: the prior's precision of each tensor, the noise."""
-        family = Delta(state.params, state.buffers)
-        told: dict[str, list[Any]] = {}
+        seen = None if self.noise else val  # where the noise is found by marginal likelihood, that stays
+        done = GradientMethod.finish(self, state, samples, problem, data, seen, noise)
+        if not self.tunes:
+            return done
+        family, told = (done.family, dict(done.curves)) if isinstance(done, Finished) else (done, {})
         if self.prior_precision:
             known = online.precisions(problem, problem.split(state.params)[0])
             told["prior_precision"] = [float(state.memory[n]) * x for n, x in known.items()]
         if self.noise:
             told["noise"] = [float(state.params[LOG_NOISE].exp())]
-        return Finished(family, told) if told else family
+        return Finished(family, told)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

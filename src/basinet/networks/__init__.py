@@ -6,13 +6,16 @@ from .frn import FilterResponseNorm
 from .mlp import MLP, pep_mlp, toy_mlp, uci_mlp
 from .published import with_weights
 from .resnet import ResNet
+from .table import NumberEmbedding, TableNet
 from .wide_resnet import WideResNet
 
 __all__ = [
     "MLP",
     "EfficientNetLite",
     "FilterResponseNorm",
+    "NumberEmbedding",
     "ResNet",
+    "TableNet",
     "WideResNet",
     "digits_cnn",
     "pep_cifar_cnn",

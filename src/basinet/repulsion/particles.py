@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core.tree import Params, ravel
 from ..engine import Descent, GradientMethod, Info, Report, Review, Schedule, Step
+from ..engine.method import patience_of
 from ..optim import Adam, Cosine, Optimizer
 from ..problem import Problem
 from ..problem.exact import Conjugate
@@ -50,7 +51,8 @@ class Particles(GradientMethod, kind="method"):
     repulsion: float = 1.0  # strength relative to the posterior: 1 is Bayes at any N
     anneal: str = "none"  # how the posterior's pull grows from zero: none, linear, tanh or cyclic
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until all stop, at their best; None: never
+    patience: int | None = None  # reports without a lower validation NLL until all stop, at their best; None: 30
+    #                              where epochs is None, else never
 
     def __post_init__(self) -> None:
         self._space(), self._kernel()
@@ -76,10 +78,11 @@ class Particles(GradientMethod, kind="method"):
 
     @property
     def best(self) -> bool:
-        return self.patience is not None
+        return patience_of(self) is not None
 
     def review(self, state: Descent, report: Report) -> Review:
-        return Review(state, self.patience is not None and report.waited >= self.patience)
+        patience = patience_of(self)
+        return Review(state, patience is not None and report.waited >= patience)
 
     def gradient(self, state: Descent, step: Step) -> tuple[Params, Info]:
         pull = anneal_weight(self.anneal, step.batch.step, self.schedule(step.batch.total).steps)

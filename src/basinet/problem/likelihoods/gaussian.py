@@ -29,6 +29,10 @@ class Gaussian(RealLikelihood):
     def init(self) -> Params:
         return {"log_noise": log_scale(self.noise)} if self.learned else {}
 
+    @property
+    def spread(self) -> str | None:
+        return "log_noise" if self.learned else None
+
     def distribution(self, outputs: Tensor, learned: Params) -> Distribution:
         return Normal(outputs, self._scale(outputs, learned), validate_args=False)
 

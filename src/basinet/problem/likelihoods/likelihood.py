@@ -23,6 +23,12 @@ class Likelihood(Saved, kind="likelihood"):
         """The parameters it learns, at their starting values; none unless it says otherwise."""
         return {}
 
+    @property
+    def spread(self) -> str | None:
+        """The learned parameter that is the logarithm of a factor on all of the noise; None where there is none. Data
+        that training has not seen set it at the end."""
+        return None
+
     @abstractmethod
     def log_density(self, outputs: Tensor, targets: Tensor, learned: Params) -> Tensor:
         """The log density of each element of the targets, (B, *event of the targets): what weights and masks multiply.

@@ -40,6 +40,10 @@ class StudentT(RealLikelihood):
     def init(self) -> Params:
         return {"log_scale": log_scale(self.scale)} if self.learned else {}
 
+    @property
+    def spread(self) -> str | None:
+        return "log_scale" if self.learned else None
+
     def distribution(self, outputs: Tensor, learned: Params) -> Distribution:
         df = torch.full((), self.df, dtype=outputs.dtype, device=outputs.device)
         return distributions.StudentT(df, outputs, self._scale(outputs, learned), validate_args=False)

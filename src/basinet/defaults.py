@@ -1,0 +1,145 @@
+"""What is taken where a person says nothing: a network, a likelihood and a prior for data of a kind.
+
+    real numbers   a TableNet that predicts mean and noise (Heteroscedastic), whose factor validation data set
+    classes        an MLP and Categorical
+    labels         an MLP and Bernoulli
+
+All weights have the prior N(0, 1). What keeps a network from fitting the noise of a small table is that training ends
+when validation says so: a prior that did it would be too strong as soon as there are more data, or less noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from .networks import MLP, TableNet
+from .networks.table import numbers_among
+from .problem import Problem
+from .problem.likelihoods import (
+    Bernoulli,
+    Categorical,
+    ClassLikelihood,
+    Gaussian,
+    Heteroscedastic,
+    LabelLikelihood,
+    Likelihood,
+    NoisyDirichlet,
+    RealLikelihood,
+    StudentT,
+)
+from .problem.priors import Normal, Prior
+
+Maker = Callable[[int, int], nn.Module]  # (inputs, outputs) -> network
+Kind = Literal["classes", "labels", "real"]
+
+FEATURES = 8  # of a number's embedding
+MOST = 500  # numbers that are embedded: beyond, as in images, neighbours tell more than the value of one
+LARGEST = 10**7  # units of a layer in a file that is believed
+SHARED_NOISE = Gaussian(noise=0.5, learned=True)  # of networks of one's own, which have one output for each target
+LIKELIHOODS: dict[Kind, tuple[Likelihood, ...]] = {  # the default first; real targets have standard deviation 1
+    "classes": (Categorical(), NoisyDirichlet()),
+    "labels": (Bernoulli(),),
+    "real": (Heteroscedastic(learned=True), SHARED_NOISE, StudentT(scale=0.5, learned=True)),
+}
+OF_KIND = {"classes": ClassLikelihood, "labels": LabelLikelihood, "real": RealLikelihood}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultNetwork:
+    """The built-in network for some data, in numbers: enough to build it again for a posterior that was saved."""
+
+    kind: Kind
+    inputs: int
+    outputs: int  # of the network: twice as many as targets, where it also predicts their noise
+    numbers: tuple[int, ...] = ()  # which inputs are numbers
+    features: int = 0  # that each of them becomes
+    hidden: tuple[int, ...] = ()  # widths of its layers
+
+    @staticmethod
+    def of(
+        inputs: Tensor, outputs: int, kind: Kind, likelihood: Likelihood, hidden: Sequence[int] | None = None
+    ) -> DefaultNetwork:
+        """For training inputs (N, ...) and as many outputs as the targets have."""
+        numbers = numbers_among(inputs) if kind == "real" else ()
+        return DefaultNetwork(
+            kind=kind,
+            inputs=inputs[0].numel(),
+            outputs=network_outputs(outputs, likelihood),
+            numbers=numbers,
+            features=FEATURES if len(numbers) <= MOST else 0,
+            hidden=tuple(hidden or ((128, 128, 128) if kind == "real" else (200, 200))),
+        )
+
+    @staticmethod
+    def read(content: Any) -> DefaultNetwork:
+        """From what `vars` of one gives, as JSON keeps it."""
+        network = DefaultNetwork(
+            **{**content, "numbers": tuple(content["numbers"]), "hidden": tuple(content["hidden"])}
+        )
+        sizes = (network.inputs, network.outputs, *network.hidden)
+        if network.kind not in OF_KIND or not all(type(size) is int and 0 < size < LARGEST for size in sizes):
+            raise ValueError(f"expected a network of a kind with sizes of layers, got {content}")
+        return network
+
+    def build(self, inputs: Tensor | None = None) -> nn.Module:
+        """The network; for training inputs, with scales and bins from them, which a posterior that was saved has."""
+        if self.kind != "real":
+            return MLP(self.inputs, self.outputs, hidden=self.hidden)
+        network = TableNet(self.inputs, self.outputs, self.numbers, hidden=self.hidden, features=self.features)
+        return network if inputs is None else network.fitted(inputs)
+
+
+def problem_for(
+    inputs: Tensor,
+    outputs: int,
+    kind: Kind,
+    make: Maker | None = None,
+    likelihood: Likelihood | None = None,
+    prior: Prior | None = None,
+    hidden: Sequence[int] | None = None,
+) -> Problem:
+    """A network, likelihood and prior for training inputs (N, ...) and as many outputs as the targets have, where they
+    are not given. `hidden` are the widths of the built-in network.
+
+    A network of one's own (`make`) gives one output for each target: real numbers then have one noise for all, unless
+    a likelihood says otherwise.
+    """
+    if likelihood is not None and not isinstance(likelihood, OF_KIND[kind]):
+        known = " or ".join(type(x).__name__ for x in LIKELIHOODS[kind])
+        raise ValueError(f"expected a likelihood of {kind}, {known}, got {type(likelihood).__name__}")
+    prior = prior or Normal(scale=1.0)
+    if make is not None:
+        own = make
+        likelihood = likelihood or (SHARED_NOISE if kind == "real" else LIKELIHOODS[kind][0])
+        width = network_outputs(outputs, likelihood)
+        return Problem(lambda: own(inputs[0].numel(), width), likelihood, prior)
+    likelihood = likelihood or LIKELIHOODS[kind][0]
+    network = DefaultNetwork.of(inputs, outputs, kind, likelihood, hidden)
+    scales = dict(network.build(inputs).named_buffers())  # and bins: found once
+
+    def build() -> nn.Module:
+        module = network.build()
+        module.load_state_dict(scales, strict=False)
+        return module
+
+    return Problem(build, likelihood, prior)
+
+
+def network_outputs(outputs: int, likelihood: Likelihood) -> int:
+    """How many outputs the network has: twice as many as targets, where it also predicts their noise."""
+    return 2 * outputs if isinstance(likelihood, Heteroscedastic) else outputs
+
+
+def said(problem: Problem) -> str:
+    """Prior and likelihood of a problem in a line."""
+    return f"prior {_brief(problem.prior)}, likelihood {_brief(problem.likelihood)}"
+
+
+def _brief(value: Prior | Likelihood) -> str:
+    """A dataclass by its name and its fields that say something."""
+    values = {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
+    return f"{type(value).__name__}({', '.join(f'{name}={v}' for name, v in values.items() if v not in (None, False))})"

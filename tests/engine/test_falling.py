@@ -1,0 +1,62 @@
+"""Training that ends when it is done, and what is said where it was not."""
+
+import pytest
+import torch
+
+import basinet as bn
+from basinet.core.noise import Noise
+from basinet.engine.falling import falling_line, still_falling
+from basinet.engine.method import PATIENCE, patience_of
+from basinet.optim import Adam
+
+X = Noise.seed(0).normal(torch.empty(60, 3))
+Y = X[:, :1] + Noise.seed(1).normal(torch.empty(60, 1))
+ENGINE = bn.Engine(device="cpu", progress=False)
+
+
+def problem():
+    return bn.Problem(lambda: torch.nn.Linear(3, 1), bn.likelihoods.Gaussian(learned=True))
+
+
+def test_patience_is_for_recipes_that_do_not_say_how_long():
+    assert patience_of(bn.MAP()) == PATIENCE
+    assert patience_of(bn.MAP(epochs=5)) is None
+    assert patience_of(bn.MAP(epochs=5, patience=2)) == 2 == patience_of(bn.MAP(patience=2))
+    assert patience_of(bn.Laplace()) is None
+
+
+def test_with_validation_a_default_fit_stops_at_its_best_and_without_when_the_loss_is_flat():
+    val = bn.Data(X[40:], Y[40:])
+    judged = bn.fit(bn.MAP(optimizer=Adam(lr=0.1)), problem(), bn.Data(X[:40], Y[:40]), val=val, engine=ENGINE)
+    curves = {n: c[0] for n, c in judged.info["curves"].items()}
+    best = min(range(len(curves["val_nll"])), key=lambda i: curves["val_nll"][i])
+    assert curves["step"][-1] < 3000 and len(curves["step"]) == best + 1 + PATIENCE
+    assert bn.score(judged, val)["nll"] == pytest.approx(curves["val_nll"][best], abs=2e-3)
+    alone = bn.fit(bn.MAP(optimizer=Adam(lr=0.1)), problem(), bn.Data(X, Y), engine=ENGINE)
+    assert alone.info["curves"]["step"][0][-1] < 3000
+
+
+def test_what_still_falls_is_said(caplog):
+    slow = bn.Problem(lambda: torch.nn.Linear(3, 1), bn.likelihoods.Gaussian(noise=0.1))
+    with caplog.at_level("INFO", "basinet"):
+        posterior = bn.fit(bn.MAP(optimizer=Adam(lr=1e-5)), slow, bn.Data(X, Y), engine=ENGINE)
+    assert posterior.info["still_falling"][0] > 0.05
+    assert "training still improved when the 3,000 steps that were planned were done" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("curves", "fall"),
+    [
+        ({"step": list(range(10, 110, 10)), "loss": [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]}, 3.0),
+        ({"step": list(range(10, 110, 10)), "loss": [9, 8, 7, 6, 5, 4, 3, 3, 3, 3]}, 0.0),
+        ({"step": list(range(10, 90, 10)), "loss": [9, 8, 7, 6, 5, 4, 3, 2]}, 0.0),  # it stopped before
+        ({"step": list(range(10, 110, 10)), "loss": [9] * 10, "val_nll": [5, 4, 4, 4, 4, 4, 4, 4, 3.5, 4]}, 0.5),
+        ({"step": [], "loss": []}, 0.0),
+    ],
+)
+def test_the_fall_is_that_of_the_last_quarter(curves, fall):
+    assert still_falling(curves, 100) == pytest.approx(fall)
+
+
+def test_the_line_counts_members():
+    assert falling_line([0.0, 0.2], 100).startswith("1 of 2 members still improved when the 100 steps")

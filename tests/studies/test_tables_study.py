@@ -1,0 +1,47 @@
+"""The study of tables: units, resumption, and what is in the records."""
+
+import numpy as np
+import pytest
+
+from basinet import studies
+from basinet.methods.map import MAP
+from basinet.pool import read_records
+from basinet.studies import tables
+
+
+def run(out, said=None, **options):
+    options = studies.Options(out=out, folder=out, device="cpu", sets=("linear",), **options)
+    return tables.run(options, lambda line: None if said is None else said.append(line))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Few rows and steps."""
+    monkeypatch.setattr(tables, "MAP", lambda: MAP(epochs=3))
+    monkeypatch.setattr(tables, "MEMBERS", 2)
+    made = tables.Rows(*(np.asarray(x) for x in tables._made(80, 3, lambda x, e: 5 + 3 * x[:, 0] + 0.1 * e, 0)))
+    monkeypatch.setitem(tables.MADE, "linear", lambda split: made)
+
+
+def test_every_method_has_a_record_and_a_stopped_run_goes_on(short, tmp_path):
+    methods = ("MAP", "deep ensemble", "scikit-learn boosting")
+    first = run(tmp_path, methods=methods[:2])
+    assert [(r["method"], r["members"], len(r["noise_factors"])) for r in first] == [
+        ("MAP", 1, 1),
+        ("deep ensemble", 2, 2),
+    ]
+    said = []
+    whole = run(tmp_path, said, methods=methods)
+    assert whole[:2] == first and read_records(tmp_path / "tables.jsonl") == whole
+    assert said[0].startswith("linear, split 0, scikit-learn boosting: rmse ") and said[-1].startswith(
+        "+ a set on which"
+    )
+    assert {r["n_train"] for r in whole} == {61, 72} and {r["n_test"] for r in whole} == {8}
+    assert all(0.01 < r["scores"]["rmse"] < 2 and r["cpu_seconds"] > 0 for r in whole)  # in units of the target
+
+
+def test_what_is_not_known_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"the study tables has no method 'MAPS'\."):
+        run(tmp_path, methods=("MAPS",))
+    with pytest.raises(ValueError, match="give --folder"):
+        tables.run(studies.Options(out=tmp_path), print)
