@@ -121,8 +121,9 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
     if "mean" not in arrays:
         return "", truth
     said = ", ".join(number(float(v)) for v in np.asarray(arrays["mean"][i]).reshape(-1)[:4])
-    if "low90" in arrays and "high90" in arrays and np.size(arrays["low90"][i]) == 1:
-        said += f" ({number(float(arrays['low90'][i]))} to {number(float(arrays['high90'][i]))})"
+    bounds = [np.reshape(arrays[end][i], -1) for end in ("low90", "high90") if end in arrays]
+    if [len(bound) for bound in bounds] == [1, 1]:
+        said += f" ({number(float(bounds[0][0]))} to {number(float(bounds[1][0]))})"
     return said, truth
 
 
