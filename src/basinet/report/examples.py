@@ -113,7 +113,8 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
         flat = np.asarray(target).reshape(-1)
         probs = np.asarray(arrays["probs"][i]).reshape(-1) if "probs" in arrays else np.zeros(0)
         truth = ", ".join(run.class_name(int(k)) for k in np.flatnonzero(flat > 0.5)) or "none"
-        said = ", ".join(f"{run.class_name(k)} ({p:.0%})" for k, p in enumerate(probs) if p >= 0.2 or flat[k] > 0.5)
+        both = enumerate(zip(probs, flat))
+        said = ", ".join(f"{run.class_name(k)} ({p:.0%})" for k, (p, y) in both if p >= 0.2 or y > 0.5)
         return said or "none", truth
     truth = ", ".join(number(float(v)) for v in np.asarray(target).reshape(-1)[:4]) + (
         f" {run.unit}" if run.unit else ""
