@@ -130,7 +130,7 @@ def _having(*names: str, word: str = "") -> Callable[[Any], list[dict[str, Any]]
             return None
         dicts = [row for row in value if isinstance(row, dict) and (not word or isinstance(row.get(word), str))]
         rows = [row for row in dicts if all(_number(row.get(n)) is not None for n in names)]
-        return [{name(k): v for k, v in row.items() if _number(v) is not None or isinstance(v, str)} for row in rows]
+        return [{name(k): v for k, v in row.items() if _number(v) is not None or k == word} for row in rows]
 
     return check
 
@@ -164,6 +164,8 @@ def _numbers(key: str, array: np.ndarray) -> np.ndarray | None:
         return None
     if key == "correct":
         return array.astype(bool)
+    if key in ("top_probs", "top_classes") and array.ndim != 2:
+        return None
     if key == "top_classes":
         return array if array.dtype.kind in "iu" else None
     alone = ("log_prob", "total", "test_uncertainty", "ood_uncertainty", "aleatoric", "between", "within")

@@ -113,7 +113,8 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
         flat = np.asarray(target).reshape(-1)
         probs = np.asarray(arrays["probs"][i]).reshape(-1) if "probs" in arrays else np.zeros(0)
         truth = ", ".join(run.class_name(int(k)) for k in np.flatnonzero(flat > 0.5)) or "none"
-        said = ", ".join(f"{run.class_name(k)} ({p:.0%})" for k, p in enumerate(probs) if p >= 0.2 or flat[k] > 0.5)
+        both = enumerate(zip(probs, flat))
+        said = ", ".join(f"{run.class_name(k)} ({p:.0%})" for k, (p, y) in both if p >= 0.2 or y > 0.5)
         return said or "none", truth
     truth = ", ".join(number(float(v)) for v in np.asarray(target).reshape(-1)[:4]) + (
         f" {run.unit}" if run.unit else ""
@@ -121,8 +122,9 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
     if "mean" not in arrays:
         return "", truth
     said = ", ".join(number(float(v)) for v in np.asarray(arrays["mean"][i]).reshape(-1)[:4])
-    if "low90" in arrays and "high90" in arrays and np.size(arrays["low90"][i]) == 1:
-        said += f" ({number(float(arrays['low90'][i]))} to {number(float(arrays['high90'][i]))})"
+    bounds = [np.reshape(arrays[end][i], -1) for end in ("low90", "high90") if end in arrays]
+    if [len(bound) for bound in bounds] == [1, 1]:
+        said += f" ({number(float(bounds[0][0]))} to {number(float(bounds[1][0]))})"
     return said, truth
 
 
