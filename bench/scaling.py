@@ -20,6 +20,7 @@ from shared import Pace, apart, most_bytes, options, versions, write
 import basinet as bn
 from basinet.core.tree import size
 from basinet.engine.memory import member_bytes
+from basinet.engine.work import Work
 
 BASE = {"members": 10, "hidden": 50, "rows": 2_000}
 CURVES = {
@@ -39,7 +40,7 @@ def measure(members: int, hidden: int, rows: int, device: str) -> dict[str, Any]
     steps_an_epoch = rows // BATCH
     recipe = bn.MAP(epochs=max(3, -(-45 // steps_an_epoch)), batch_size=BATCH)
     point = problem.init(bn.Noise.seed(0))
-    foretold = member_bytes(recipe, problem, point, data, recipe.schedule(data.n))
+    foretold = member_bytes(Work.of(recipe, problem, data, None), point).total
     before, pace = most_bytes(device), Pace(device)
     bn.fit(recipe, problem, data, members=members, observe=pace, engine=bn.Engine(device=device, strategy="stacked"))
     return {

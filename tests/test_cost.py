@@ -20,7 +20,6 @@ from basinet.core.tree import nbytes
 from basinet.cost import NUMBERS, TIMED, Meter
 from basinet.engine.engine import Pace
 from basinet.engine.memory import readable
-from basinet.engine.method import plan_of
 from basinet.engine.probe import Plan
 from basinet.engine.room import words
 from basinet.methods import discover
@@ -263,8 +262,8 @@ def test_base_recipes_count():
 
 
 def test_seconds_are_counts_times_what_one_was_measured_to_take(monkeypatch):
-    def pace(engine: Any, method: Any, problem: Any, data: Any, members: Any, *rest: Any) -> Pace:
-        return Pace(Plan("loop", False, ""), 1, 3.0 * len(members) * plan_of(method, data.n).steps)
+    def pace(engine: Any, work: Any, roster: Any) -> Pace:
+        return Pace(Plan("loop", False, ""), 1, 3.0 * len(roster.members) * work.schedule.steps)
 
     monkeypatch.setattr(bn.Engine, "pace", pace)  # a step takes three seconds,
     monkeypatch.setattr(sys.modules["basinet.cost"], "_seconds", lambda run, device: 2.0)  # any call two

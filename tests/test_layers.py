@@ -13,6 +13,7 @@ import basinet
 ROOT = Path(basinet.__file__).parent
 LAYERS = (
     {"core"},
+    {"layers"},
     {"data"},
     {"problem"},
     {"families"},

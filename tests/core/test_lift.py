@@ -1,12 +1,12 @@
 """Lifting a function of one member over many."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from basinet.core.lift import compiled, lift
+from basinet.core.lift import compiled, is_out_of_memory, lift, lift_or_loop
 from basinet.core.noise import Noise
 
 
@@ -64,3 +64,84 @@ class Kernel:
 def test_one_function_is_compiled_for_any_number_of_kernels():
     made = [compiled(Kernel(i).step, whole=True) for i in range(10)]  # torch stops at eight of one code
     assert [f(torch.ones(2)).tolist() for f in made] == [[i + 1.0, i + 1.0] for i in range(10)]
+
+
+class Calls:
+    """A function of one member, and how often it was called vectorised and alone."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.vectorised, self.alone = function, 0, 0
+
+    def __call__(self, *args: Any) -> Any:
+        inside = torch._C._functorch.maybe_current_level() is not None
+        self.vectorised += inside
+        self.alone += not inside
+        return self.function(*args)
+
+
+def branching(x: Tensor) -> Result:
+    return Result(x.sum() if x.sum() > 0 else -x.sum(), None, "text", 7)
+
+
+def test_what_can_be_vectorised_is_one_call():
+    calls, x = Calls(lambda x, shared: (x @ shared, "text")), torch.arange(6.0).reshape(3, 2)
+    found, note = lift_or_loop(calls, (0, None))(x, torch.ones(2))
+    assert found.tolist() == [1.0, 5.0, 9.0] and note == "text" and (calls.vectorised, calls.alone) == (1, 0)
+
+
+def test_what_cannot_be_vectorised_is_called_for_one_member_after_another_and_not_tried_again():
+    x, calls = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [3.0, -4.0]]), Calls(branching)
+    all_members = lift_or_loop(calls)
+    for _ in range(2):
+        found = all_members(x)
+        assert isinstance(found, Result) and found.loss.tolist() == [3.0, 3.0, 1.0]
+        assert found.keep is None and found.note == "text" and found.count == 7
+    assert (calls.vectorised, calls.alone) == (1, 6)
+
+
+def test_what_members_share_is_given_to_each_alone():
+    shared = {"w": torch.tensor([2.0, 3.0])}
+    found = lift_or_loop(lambda x, s: (branching(x).loss, s["w"] * x), (0, None))(torch.ones(3, 2), shared)
+    assert found[0].tolist() == [2.0] * 3 and found[1].tolist() == [[2.0, 3.0]] * 3
+
+
+@pytest.mark.parametrize("error", [TypeError("two arguments, got three"), ValueError("no"), KeyError("weight")])
+def test_a_mistake_of_the_functions_own_is_raised(error):
+    def wrong(x: Tensor) -> Tensor:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        lift_or_loop(wrong)(torch.ones(3, 2))
+    assert caught.value is error
+
+
+def test_a_call_with_too_few_arguments_is_a_type_error():
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        lift_or_loop(lambda x, y: x + y)(torch.ones(3, 2))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes")],
+)
+def test_memory_that_runs_out_is_raised_and_not_taken_for_what_cannot_be_vectorised(error):
+    full = True
+
+    def one(x: Tensor) -> Tensor:
+        if full:
+            raise error
+        return 2 * x
+
+    calls = Calls(one)
+    all_members = lift_or_loop(calls)
+    with pytest.raises(RuntimeError) as caught:
+        all_members(torch.ones(3, 2))
+    assert is_out_of_memory(caught.value) and (calls.vectorised, calls.alone) == (1, 0)
+    full = False
+    assert torch.equal(all_members(torch.ones(3, 2)), 2 * torch.ones(3, 2))
+    assert (calls.vectorised, calls.alone) == (2, 0)  # with memory it is vectorised as before
+
+
+def test_randomness_that_nobody_keyed_is_an_error_there_too():
+    with pytest.raises(RuntimeError, match="randomness"):
+        lift_or_loop(lambda x: x + torch.randn(2))(torch.zeros(3, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from basinet.core.where import last_layer, select
+from basinet.core.where import select
 
 PARAMS = {
     n: torch.zeros(1) for n in ("conv1.weight", "layer1.conv.weight", "layer1.bn.bias", "head.weight", "head.bias")
@@ -44,8 +44,3 @@ def test_of_many_names_the_nearest_are_told_and_not_all():
 def test_what_is_no_pattern_is_refused(where):
     with pytest.raises(ValueError, match=r"expected where as a pattern of names .* There are conv1\.weight"):
         select(PARAMS, where)
-
-
-def test_the_last_layer_is_found():
-    assert select(PARAMS, last_layer(PARAMS)) == ("head.weight", "head.bias")
-    assert select({"weight": torch.zeros(1)}, last_layer({"weight": torch.zeros(1)})) == ("weight",)

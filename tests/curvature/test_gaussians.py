@@ -105,10 +105,11 @@ def test_the_best_factors_are_a_maximum_for_each_group():
 
 @pytest.mark.parametrize("shares", [(1.0, 1.0), (2.0, 0.5)])
 @pytest.mark.parametrize("together", [False, True])
-def test_steps_of_any_length_come_to_the_same_maximum(shares, together):
+@pytest.mark.parametrize("power", [1, 2])
+def test_steps_of_any_length_come_to_the_same_maximum(shares, together, power):
     values = {"a": torch.tensor([5.0, 0.1]).double(), "b": torch.tensor([40.0]).double()}
     values = {"": torch.cat(list(values.values()))} if together else values
-    evidence = Evidence(-70.0, 30.0, shares, {"a": 0.8, "b": 6.0}, log_noise=0.4)
+    evidence = Evidence(-70.0, 30.0, shares, {"a": 0.8, "b": 6.0}, log_noise=0.4, power=power)
     groups = {"a": "", "b": ""} if together else {"a": "a", "b": "b"}
     best, r = evidence.best(values, groups, noise=True)
     factors, far = {"a": 1.0, "b": 1.0}, evidence.whole(values, {"a": 1.0, "b": 1.0})
@@ -117,9 +118,14 @@ def test_steps_of_any_length_come_to_the_same_maximum(shares, together):
         factors, step = evidence.better(values, groups, factors, noise=True, leap=0.2)
         assert all(abs(math.log(factors[n] / before[n])) <= 0.2 + 1e-12 for n in factors) and abs(math.log(step)) <= 0.4
         evidence = Evidence(  # the same where the noise is now: its precision times r, and the curvature with it
-            evidence._fit(step) / shares[0], 30.0, shares, evidence.distance, evidence.log_noise - 0.5 * math.log(step)
+            evidence._fit(step) / shares[0],
+            30.0,
+            shares,
+            evidence.distance,
+            evidence.log_noise - 0.5 * math.log(step),
+            power,
         )
-        values = {n: step * e for n, e in values.items()}
+        values = {n: step**power * e for n, e in values.items()}
         near = evidence.whole(values, factors)
         assert near >= far - 1e-9
         far = near

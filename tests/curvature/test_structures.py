@@ -13,8 +13,9 @@ import basinet as bn
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, ravel
 from basinet.curvature import roots, structures
+from basinet.curvature.follow import last_layer
 from basinet.curvature.gaussians import CurvedKronecker
-from basinet.curvature.passes import Passes, last_layer
+from basinet.curvature.passes import Passes
 from basinet.problem import Batch
 from basinet.problem.likelihoods import (
     Bernoulli,

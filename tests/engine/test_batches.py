@@ -110,3 +110,40 @@ def test_batches_lie_in_memory_alike_at_every_clock():
     # a compiled step is compiled again for other strides: here steps 2 and 5 run over the end of an epoch
     batches = Batches(numbered(11), [0, 1], keys(0, 1), 4)
     assert {batches.index(clock, count)[0].stride() for clock in range(9) for count in (1, 3)} == {(4, 1)}
+
+
+@pytest.mark.parametrize(("n", "batch_size"), [(12, 4), (10, 4), (7, 3), (6, 1)])
+def test_in_the_given_order_each_pass_has_every_example_once_and_may_end_short(n, batch_size):
+    batches = Batches(numbered(n), [0, 1], keys(0, 1), batch_size, given=True)
+    a_pass = -(-n // batch_size)
+    for first in (0, a_pass):
+        index = batches.index(first, a_pass)
+        assert [len(i[0]) for i in index] == [min(batch_size, n - t * batch_size) for t in range(a_pass)]
+        assert torch.cat(list(index), 1).tolist() == [list(range(n))] * 2
+    assert torch.equal(batches.index(1, 2)[0], batches.index(0, 2)[1])  # any step can be asked for first
+
+
+def test_the_given_order_is_that_of_a_members_rows():
+    rows = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    batches = Batches(numbered(10, rows=rows), [1, 0], keys(1, 0), 2, given=True)
+    assert torch.cat(list(batches.index(0, 3)), 1).tolist() == rows[[1, 0]].tolist()
+
+
+def test_in_the_given_order_members_that_started_anew_have_batches_as_long_as_the_others_or_none():
+    batches = Batches(numbered(8), [0, 1], keys(0, 1), 4, given=True)
+    assert batches.index([1, 0], 1)[0].tolist() == [[4, 5, 6, 7], [0, 1, 2, 3]]
+    batches = Batches(numbered(7), [0, 1], keys(0, 1), 4, given=True)
+    with pytest.raises(RuntimeError, match=r"choose a batch_size that divides the 7 examples"):
+        batches.index([1, 0], 1)
+
+
+@pytest.mark.parametrize("rows", [None, torch.tensor([[0, 0, 1, 2], [5, 6, 7, 7], [9, 9, 9, 8]])])
+def test_some_of_the_members_go_on_with_their_own_batches(rows):
+    def of() -> Batches:
+        data = numbered(10) if rows is None else numbered(10, rows=rows)
+        return Batches(data, [0, 1, 2], keys(0, 1, 2), 3)
+
+    whole, some = of(), of()
+    some.index(0, 2)
+    some.keep([2, 0])
+    assert torch.equal(some.index(2, 6), whole.index(2, 6)[:, [2, 0]])

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 import torch
-from basinet.engine.kernels import Eager
 from stopping import Killed, Stop
 from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import leaves
-from basinet.engine import Descent, Engine, Event, Info, Method, Schedule
+from basinet.engine import Descent, Engine, Event, Info, Method, Sample, Schedule, Step
 from basinet.engine import group as group_module
+from basinet.engine.kernel import Kernel
 from basinet.families import Empirical
 from basinet.methods.map import MAP
 from basinet.optim import Adam
@@ -45,9 +45,8 @@ class Banked(MAP):
     def schedule(self, n: int) -> Schedule:
         return MAP.schedule(self, n)._replace(bank=3)
 
-    def gradient(self, state: Descent, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Any, Info]:
-        grads, info = MAP.gradient(self, state, batch, problem, noise)
-        return grads, info._replace(keep=batch.step % 3 == 2, sample={"params": state.params, "index": batch.index})
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample]:
+        return state, Sample(step.batch.step % 3 == 2, {"params": state.params, "index": step.batch.index})
 
     def finish(self, state: Descent, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> Empirical:
         return Empirical(samples["params"], {"index": samples["index"]}, len(samples["index"]))
@@ -62,9 +61,9 @@ class Walk(Method):
     def schedule(self, n: int) -> Schedule:
         return Schedule(self.steps, 5)
 
-    def update(self, state: Any, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Any, Info]:
-        value, buffers = problem.potential(state.params, state.buffers, batch, noise, "train")
-        params = {n: 0.9 * x + 0.1 * noise.split(n).normal(x) * value / 100 for n, x in state.params.items()}
+    def update(self, state: Any, step: Step) -> tuple[Any, Info]:
+        value, buffers = step.problem.potential(state.params, state.buffers, step.batch, step.noise, "train")
+        params = {n: 0.9 * x + 0.1 * step.noise.split(n).normal(x) * value / 100 for n, x in state.params.items()}
         return type(state)(params, buffers), Info(value)
 
     def finish(self, state: Any, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> bn.families.Delta:
@@ -158,9 +157,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, strategy, case, interva
 @contextmanager
 def kill_after(steps: int) -> Iterator[None]:
     """Ends the run after so many steps (those of the probe included), before anybody has taken note of the last."""
-    plain, made = Eager.advance, 0
+    plain, made = Kernel.advance, 0
 
-    def advance(self: Eager, clocks: Any, count: int, total: Tensor) -> Tensor:
+    def advance(self: Kernel, clocks: Any, count: int, total: Tensor) -> Tensor:
         nonlocal made
         made += 1
         total = plain(self, clocks, count, total)
@@ -169,7 +168,7 @@ def kill_after(steps: int) -> Iterator[None]:
         return total
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Eager, "advance", advance)
+        patch.setattr(Kernel, "advance", advance)
         yield
 
 

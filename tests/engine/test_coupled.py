@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from basinet.engine.coupled import Streams
-from basinet.engine.kernels import Eager
 from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core import registry
 from basinet.core.noise import Noise
 from basinet.core.tree import leaves, ravel, tree_map
-from basinet.engine import CoupledMethod, Descent, Engine, Info, Lift, Schedule
+from basinet.engine import Descent, Engine, GradientMethod, Info, Lift, Report, Review, Schedule, Step
 from basinet.engine import group as group_module
+from basinet.engine.kernel import Kernel
+from basinet.engine.step import Streams
+from basinet.engine.work import Work
 from basinet.methods.map import MAP
 from basinet.optim import Adam
 
@@ -31,8 +32,10 @@ class Net(nn.Sequential):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flock(CoupledMethod):
+class Flock(GradientMethod):
     """MAP whose outputs on the batch are pulled to the mean over members; `poison` makes member 1 diverge at a step."""
+
+    coupled: ClassVar[bool] = True
 
     pull: float = 1.0
     epochs: int = 3
@@ -44,13 +47,22 @@ class Flock(CoupledMethod):
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
-    def gradient(self, state: Descent, batch: Any, problem: Any, noise: Noise, lift: Lift) -> tuple[Any, Info]:
+    @property
+    def best(self) -> bool:
+        return self.patience is not None
+
+    def review(self, state: Descent, report: Report) -> Review:
+        return Review(state, self.patience is not None and report.waited >= self.patience)
+
+    def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
+        batch, problem = step.batch, step.problem
+
         def one(params: Any, buffers: Any, key: Tensor) -> Any:
             energy, after = problem.potential(params, buffers, batch, Noise(key), "train")
             outputs, _ = problem.network(problem.split(params)[0], buffers, batch.inputs, Noise(key), "train")
-            return (energy / problem.scale(batch.total), outputs), after
+            return (energy / step.scale, outputs), after
 
-        (loss, outputs), buffers, back = lift.pull(one)(state.params, state.buffers, noise.key)
+        (loss, outputs), buffers, back = step.lift.pull(one)(state.params, state.buffers, step.noise.key)
         apart = self.pull * (outputs - outputs.mean(0)) / outputs.shape[1]
         grads = back((torch.ones_like(loss), apart))
         if self.poison is not None:
@@ -90,21 +102,22 @@ def test_members_see_each_other() -> None:
     assert spread[1] < 0.5 * spread[0]
 
 
+def five_steps(lift: Lift) -> tuple[Tensor, ...]:
+    """The sums of losses of four members after five steps, and all that their states hold."""
+    data = classes().to(dtype=torch.float64)
+    keys = Noise.seed(3).split(torch.arange(4)).key
+    kernel = Kernel(Work.of(Flock(), problem(), data, None), lift)
+    points = [tree_map(lambda x: x.double() if x.is_floating_point() else x, problem().init(Noise(k))) for k in keys]
+    kernel.begin(range(4), points, keys)
+    return (kernel.advance([0] * 4, 5, torch.zeros(4, dtype=torch.float64)), *leaves(kernel.states()))
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_chunks_give_what_one_stack_gives(size: int, recompute: bool) -> None:
-    found = []
-    for lift in (Lift(), Lift(size, recompute=recompute), Lift(size, recompute=recompute, traced=True)):
-        data, made = classes().to(dtype=torch.float64), Flock()
-        keys = Noise.seed(3).split(torch.arange(4)).key
-        kernel = Eager(made, problem(), data, made.schedule(data.n), stacked=True, lift=lift)
-        kernel.coupling.traced = lift.traced
-        points = [
-            tree_map(lambda x: x.double() if x.is_floating_point() else x, problem().init(Noise(k))) for k in keys
-        ]
-        kernel.begin(range(4), points, keys)
-        loss = kernel.advance([0] * 4, 5, torch.zeros(4, dtype=torch.float64))
-        found.append((loss, *leaves(kernel.states())))
+    found = [five_steps(Lift()), five_steps(Lift(size, recompute=recompute))]
+    with torch.compiler.set_stance("force_eager"):  # derivatives as a compiler needs them, without one
+        found.append(five_steps(Lift(size, recompute=recompute, compile=True)))
     for other in found[1:]:
         for a, b in zip(found[0], other):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
@@ -116,16 +129,9 @@ def test_chunks_give_what_one_stack_gives(size: int, recompute: bool) -> None:
 def test_a_compiled_call_a_member_gives_what_one_stack_gives(recompute: bool) -> None:
     """What a GPU records on streams, one member after another."""
     found, compiled = [], []
-    for lift in (Lift(), Streams(2, recompute=recompute)):
-        data, made = classes().to(dtype=torch.float64), Flock()
-        keys = Noise.seed(3).split(torch.arange(4)).key
-        kernel = Eager(made, problem(), data, made.schedule(data.n), stacked=True, lift=lift)
-        points = [
-            tree_map(lambda x: x.double() if x.is_floating_point() else x, problem().init(Noise(k))) for k in keys
-        ]
-        kernel.begin(range(4), points, keys)
+    for lift in (Lift(), Streams(2, recompute=recompute, compile=True)):
         torch._dynamo.utils.counters.clear()
-        found.append((kernel.advance([0] * 4, 5, torch.zeros(4, dtype=torch.float64)), *leaves(kernel.states())))
+        found.append(five_steps(lift))
         compiled.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     for a, b in zip(*found):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)

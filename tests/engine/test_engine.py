@@ -16,9 +16,22 @@ from torch import Tensor, nn
 import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import Point, leaves, tree_map
-from basinet.engine import Descent, Engine, Event, Finished, Info, Member, Method, Schedule
+from basinet.engine import (
+    Descent,
+    Engine,
+    Event,
+    Finished,
+    Info,
+    Member,
+    Method,
+    Report,
+    Review,
+    Sample,
+    Schedule,
+    Step,
+)
 from basinet.engine import group as group_module
-from basinet.engine.group import Trained
+from basinet.engine.work import Roster, Trained, Work
 from basinet.families import Delta, Empirical
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam
@@ -78,17 +91,18 @@ class Counter(Method):
         limit = 1 + noise.integers(1, self.most)[0]
         return Count(point.params, point.buffers, torch.zeros_like(limit), limit)
 
-    def update(self, state: Count, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Count, Info]:
+    def update(self, state: Count, step: Step) -> tuple[Count, Info]:
+        clock = step.batch.step
         params = tree_map(lambda x: x + 1, state.params)
         new = Count(params, state.buffers, state.done + 1, state.limit)
         keep = torch.ones_like(state.done, dtype=torch.bool)
-        return new, Info(1.0 + batch.step, keep=keep, sample={"step": batch.step, "params": params, "key": noise.key})
+        return new, Info(1.0 + clock, keep=keep, sample={"step": clock, "params": params, "key": step.noise.key})
 
     def point(self, state: Count) -> Point:
         return Point(state.params, state.buffers)
 
-    def done(self, state: Count) -> Tensor:
-        return state.done >= state.limit
+    def review(self, state: Count, report: Report) -> Review:
+        return Review(state, bool(state.done >= state.limit))
 
     def finish(self, state: Count, samples: Any, problem: Any, data: Any, val: Any, noise: bn.Noise) -> Empirical:
         kept = len(samples["step"])
@@ -99,14 +113,13 @@ class Counter(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Thirds(FewSteps):
-    """Keeps its params at every third step."""
+    """Keeps its params after steps 1, 4, 7, ... of 0, 1, ..."""
 
     def schedule(self, n: int) -> Schedule:
         return Schedule(self.count, self.size, bank=2)
 
-    def gradient(self, state: Descent, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Any, Info]:
-        grads, info = MAP.gradient(self, state, batch, problem, noise)
-        return grads, info._replace(keep=batch.step % 3 == 2, sample=(state.params, batch.index))
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample]:
+        return state, Sample(step.batch.step % 3 == 1, (state.params, step.batch.index))
 
     def finish(self, state: Descent, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> Empirical:
         params, index = samples
@@ -155,7 +168,8 @@ def train(
     keys = torch.stack([bn.Noise.seed(2).split(k).key for k in members])
     who = [Member(0, k) for k in members]
     data = classes() if data is None else data
-    found = list(engine.train(method, problem, data, val, who, lambda i, attempt: start[i], keys, observe=observe))
+    roster = Roster(who, lambda i, attempt: start[i], keys)
+    found = list(engine.train(Work.of(method, problem, data, val), roster, observe=observe))
     found.sort(key=lambda t: t.position)  # they come as they finish
     assert [t.position for t in found] == list(range(len(members)))
     return found
@@ -329,7 +343,7 @@ def test_every_member_has_a_key_of_its_own_for_every_step_and_for_the_end(strate
 @BOTH
 def test_samples_that_a_method_keeps_reach_finish(strategy):
     sgd = SGD(lr=0.1)
-    made = train(Thirds(count=11, optimizer=sgd), strategy, Plain)  # keeps before steps 2, 5 and 8; the bank holds two
+    made = train(Thirds(count=11, optimizer=sgd), strategy, Plain)  # keeps after 2, 5 and 8 steps; the bank holds two
     for row, steps in enumerate((2, 5)):
         for a, b in zip(made, train(FewSteps(count=steps, optimizer=sgd), strategy, Plain)):
             assert a.family.count == 2
@@ -366,7 +380,7 @@ def test_the_reported_loss_is_the_mean_over_the_steps_since_the_last_report(stra
 
 
 def test_there_are_never_too_many_reports(monkeypatch):
-    monkeypatch.setattr(group_module, "SEGMENTS", 4)
+    monkeypatch.setattr("basinet.engine.work.SEGMENTS", 4)
     events: list[Event] = []
     train(MAP(epochs=30, batch_size=None), "stacked", Plain, observe=events.append)
     assert [e.step for e in events] == [8, 16, 24, 30]
@@ -496,7 +510,7 @@ def test_streams_are_refused_on_a_cpu():
 def test_the_probe_leaves_no_trace(strategy, monkeypatch):
     method = FewSteps(count=5)
     probed = train(method, strategy)
-    monkeypatch.setattr("basinet.engine.works.Works._measure", lambda self, plan, few: 1e-3)
+    monkeypatch.setattr("basinet.engine.executor.Here.measure", lambda self, plan, few: 1e-3)
     assert max(apart(a.family, b.family) for a, b in zip(probed, train(method, strategy))) == 0
 
 

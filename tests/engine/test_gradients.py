@@ -2,31 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core import registry
-from basinet.core.tree import leaves
-from basinet.engine import Descent, Info
+from basinet.core.lift import lift
+from basinet.core.noise import Noise
+from basinet.core.tree import leaves, stack, take
+from basinet.engine import Descent, Info, Lift, Step
+from basinet.engine.step import INSIDE, Alone
 from basinet.methods.map import MAP
+from basinet.problem import Batch
 
 DATA = bn.datasets.load("wine").train
+M = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inside(MAP):
-    """MAP whose gradient is taken inside of what is lifted, prior and all."""
+class Lifted(MAP):
+    """MAP whose gradient is taken inside of what is lifted."""
 
-    def gradient(self, state: Descent, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Any, Info]:
-        return MAP.gradient(self, state, batch, problem, noise)
+    def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
+        return step.lift.each(self.of_one)(state, step)
+
+    def of_one(self, state: Descent, step: Step) -> tuple[Any, Info]:
+        return MAP.gradient(self, state, step)
 
 
-registry._classes.pop("method/Inside")  # those who list all methods should not find it
+@dataclass(frozen=True, kw_only=True)
+class InGraph(MAP):
+    """MAP whose loss has the prior in its graph, whatever the prior."""
+
+    def loss(self, params: Any, state: Descent, step: Step) -> Info:
+        energy, buffers = step.problem.potential(params, state.buffers, step.batch, step.noise, "train")
+        return Info(energy / step.scale, buffers=buffers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Both(Lifted, InGraph):
+    """As both."""
+
+
+CALLS: list[int] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(MAP):
+    """MAP that counts the calls of its loss."""
+
+    def loss(self, params: Any, state: Descent, step: Step) -> Info:
+        CALLS.append(1)
+        return MAP.loss(self, params, state, step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubled(MAP):
+    """MAP with a loss of its own: twice the potential."""
+
+    def loss(self, params: Any, state: Descent, step: Step) -> Info:
+        info = MAP.loss(self, params, state, step)
+        return info._replace(loss=2 * info.loss, quadratic={n: 2 * d for n, d in info.quadratic.items()})
+
+
+for toy in (Lifted, InGraph, Both, Counted, Doubled):  # those who list all methods should not find these
+    registry._classes.pop(f"method/{toy.__name__}")
 
 PRIORS = {
     "one scale": bn.priors.Normal(scale=0.3),
@@ -35,21 +79,163 @@ PRIORS = {
     "centred": bn.priors.Normal(scale=0.5, centre={"0.bias": torch.ones(7)}),
     "not normal": bn.priors.StudentT(),
 }
+EACH = pytest.mark.parametrize("name", PRIORS)
+TEMPER = pytest.mark.parametrize("temper", ["posterior", "likelihood"])
 
 
-@pytest.mark.parametrize("temper", ["posterior", "likelihood"])
-@pytest.mark.parametrize("name", PRIORS)
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def problem_of(name: str, temper: Literal["posterior", "likelihood"] = "posterior", make: Any = net) -> bn.Problem:
+    return bn.Problem(make, bn.likelihoods.Categorical(), PRIORS[name], temperature=0.5, temper=temper)
+
+
+@TEMPER
+@EACH
 def test_every_way_to_a_gradient_gives_the_same_members(name: str, temper: Literal["posterior", "likelihood"]):
-    def net() -> nn.Module:
-        return nn.Sequential(nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 3))
-
-    problem = bn.Problem(net, bn.likelihoods.Categorical(), PRIORS[name], temperature=0.5, temper=temper)
+    problem = problem_of(name, temper)
     found = []
-    for recipe in (MAP(epochs=3, batch_size=40), Inside(epochs=3, batch_size=40)):
+    for recipe in (cls(epochs=3, batch_size=40) for cls in (MAP, Lifted, InGraph, Both)):
         for strategy in ("stacked", "loop"):
             engine = bn.Engine(device="cpu", dtype=torch.float64, strategy=strategy, progress=False)  # type: ignore[arg-type]
-            found.append(bn.fit(recipe, problem, DATA, members=3, engine=engine))
+            found.append(bn.fit(recipe, problem, DATA, members=M, engine=engine))
     for other in found[1:]:
         apart = (float((a - b).abs().max()) for a, b in zip(leaves(found[0].points()), leaves(other.points())))
         assert max(apart) < 1e-12
         assert other.info["curves"]["loss"][0] == pytest.approx(found[0].info["curves"]["loss"][0], rel=1e-12)
+
+
+def start(problem: bn.Problem, recipe: MAP | None = None) -> tuple[Descent, Step]:
+    """A stack of members and a step of all of them, on a batch that they share."""
+    keys, recipe = Noise.seed(1).spread(M), recipe or MAP()
+    state = stack([recipe.init(problem.init(Noise(key)), problem, Noise(key)) for key in keys.key])
+    rows = torch.arange(40)
+    batch = Batch(DATA.inputs[rows].double(), DATA.targets[rows], rows, torch.tensor(0), DATA.n)
+    return state, Step(batch, problem, keys)
+
+
+def whole(grads: Any, info: Info, state: Descent) -> tuple[Any, Info]:
+    """Gradients with those of the quadratic part that is left to the optimiser's step."""
+    left = {n: grads[n] + d * state.params[n] for n, d in info.quadratic.items()}
+    return grads | left, info._replace(quadratic={})
+
+
+def ways(recipe: MAP, state: Descent, step: Step) -> dict[str, tuple[Any, Info]]:
+    """Gradients and Info of all members, leaves (M, ...), by every way that there is to them."""
+
+    def of_one(state: Descent, key: Tensor, lift: Lift) -> tuple[Any, Info]:
+        return whole(*recipe.gradient(state, step._replace(noise=Noise(key), lift=lift)), state)
+
+    axes, keys, stacked = (None, None, None, None, None, 0), step.noise.key, Lift()
+    stacked.axes = axes
+    alone = [of_one(take(state, i), keys[i], Alone()) for i in range(M)]
+    return {
+        "stacked": whole(*recipe.gradient(state, step._replace(lift=stacked)), state),
+        "alone": stack(alone),
+        "inside": lift(lambda state, key: of_one(state, key, INSIDE))(state, keys),
+    }
+
+
+def same(a: Any, b: Any, tolerance: float) -> None:
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
+
+
+@TEMPER
+@EACH
+def test_a_quadratic_part_is_what_the_prior_in_the_graph_gives(name: str, temper: Literal["posterior", "likelihood"]):
+    problem = problem_of(name, temper, lambda: net().double())
+    state, step = start(problem)
+    one = step._replace(noise=Noise(step.noise.key[0]), lift=INSIDE)
+    told = MAP().loss(take(state, 0).params, take(state, 0), one)
+    assert set(told.quadratic) == (set(state.params) if name in ("one scale", "by fan", "per layer") else set())
+    grads, info = ways(InGraph(), state, step)["inside"]
+    assert info.loss.shape == (M,)
+    for found, other in ways(MAP(), state, step).values():
+        same((found, other.loss), (grads, info.loss), 1e-12)
+
+
+def test_factors_of_a_quadratic_part_may_be_each_members_own():
+    """As a sweep over them makes them: tensors (), which are (M,) in a stack."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Own(MAP):
+        outside: bool = True
+
+        def init(self, point: Any, problem: bn.Problem, noise: Noise) -> Descent:
+            return MAP.init(self, point, problem, noise)._replace(
+                memory=1 + noise.uniform(torch.zeros((), dtype=torch.float64))
+            )
+
+        def loss(self, params: Any, state: Descent, step: Step) -> Info:
+            energy, buffers = step.problem.data_potential(params, state.buffers, step.batch, step.noise, "train")
+            quadratic = dict.fromkeys(params, state.memory)
+            if self.outside:
+                return Info(energy, buffers=buffers, quadratic=quadratic)
+            return Info(energy + sum(0.5 * d * params[n].square().sum() for n, d in quadratic.items()), buffers=buffers)
+
+    registry._classes.pop("method/Own")
+    state, step = start(problem_of("one scale", make=lambda: net().double()), Own())
+    assert len(set(state.memory.tolist())) == M
+    grads, info = ways(Own(outside=False), state, step)["inside"]
+    for found, other in ways(Own(), state, step).values():
+        same((found, other.loss), (grads, info.loss), 1e-12)
+
+
+def test_what_lies_in_no_axis_of_its_own_may_be_quadratic_too():
+    """Parameters of shape ()."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+            self.last = nn.Linear(13, 3, dtype=torch.float64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.gain * self.last(x)
+
+    state, step = start(problem_of("one scale", make=Scaled))
+    grads, info = ways(InGraph(), state, step)["inside"]
+    for found, other in ways(MAP(), state, step).values():
+        same((found, other.loss), (grads, info.loss), 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # torch's own
+@pytest.mark.parametrize("way", [Lift, Alone])
+@pytest.mark.parametrize("name", ["by fan", "not normal"])
+def test_compiled_it_is_the_same(name: str, way: type[Lift]):
+    state, step = start(problem_of(name, make=lambda: net().double()))
+    if way is Alone:
+        state, step = take(state, 0), step._replace(noise=Noise(step.noise.key[0]))
+    plain, fast = way(), way(compile=True)
+    plain.axes = fast.axes = (None, None, None, None, None, 0)
+    grads, info = InGraph().gradient(state, step._replace(lift=plain))
+    found, other = whole(*MAP().gradient(state, step._replace(lift=fast)), state)
+    same((found, other.loss), (grads, info.loss), 1e-12)
+
+
+@pytest.mark.parametrize("members", [1, M])
+@pytest.mark.parametrize("strategy", [None, "stacked", "loop"])
+def test_the_loss_that_a_method_writes_is_what_runs(members: int, strategy: Any):
+    engine = bn.Engine(device="cpu", strategy=strategy, progress=False)
+    problem, calls = problem_of("one scale"), []
+    for epochs in (3, 6):
+        CALLS.clear()
+        made = bn.fit(Counted(epochs=epochs, batch_size=40), problem, DATA, members=members, engine=engine)
+        calls.append(len(CALLS))
+    steps = made.info["curves"]["step"][0][-1] / 2
+    alone = strategy == "loop" or members == 1
+    stacked = strategy == "stacked" or (strategy is None and members > 1)
+    assert calls[1] - calls[0] == steps * (1 if stacked or not alone else members)
+
+
+def test_another_loss_makes_other_members():
+    engine, sgd = bn.Engine(device="cpu", dtype=torch.float64, progress=False), bn.optim.SGD(lr=0.1)
+    recipe = MAP(epochs=3, batch_size=40, optimizer=sgd)
+    twice = Doubled(epochs=3, batch_size=40, optimizer=replace(sgd, lr=0.05))
+    plain, found = (bn.fit(r, problem_of("by fan"), DATA, members=M, engine=engine) for r in (recipe, twice))
+    for a, b in zip(leaves(plain.points()), leaves(found.points())):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert found.info["curves"]["loss"][0][0] == pytest.approx(2 * plain.info["curves"]["loss"][0][0], rel=1e-12)

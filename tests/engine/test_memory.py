@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from basinet.engine.kernels import Eager
 from torch import Tensor, nn
 
 import basinet as bn
+from basinet.core import registry
 from basinet.core.tree import leaves, nbytes
-from basinet.engine import Engine, Event
-from basinet.engine.memory import COPIES, free_bytes, member_bytes, readable
+from basinet.engine import Descent, Engine, Event, Info, Method, Step
+from basinet.engine.kernel import Kernel
+from basinet.engine.memory import COPIES, MemberBytes, free_bytes, member_bytes, readable
+from basinet.engine.work import Work
 from basinet.methods.map import MAP
 from basinet.optim import SGD
 
@@ -30,7 +33,16 @@ def classes(n: int = 14) -> bn.Data:
 
 
 PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
-EACH = member_bytes(RECIPE, PROBLEM, PROBLEM.init(bn.Noise.seed(0)), classes(), RECIPE.schedule(14))
+POINT = PROBLEM.init(bn.Noise.seed(0))
+
+
+def needed(method: Any = RECIPE, **schedule: Any) -> MemberBytes:
+    """What a member takes, where its schedule is another."""
+    work = Work.of(method, PROBLEM, classes(), None)
+    return member_bytes(work._replace(schedule=work.schedule._replace(**schedule)), POINT)
+
+
+EACH = needed().total
 
 
 class Groups:
@@ -86,15 +98,15 @@ class Full:
     """Memory runs out at the n-th call for a group of more than `most` members."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int, at: int, error: Exception) -> None:
-        self.calls, plain = 0, Eager.advance
+        self.calls, plain = 0, Kernel.advance
 
-        def advance(kernel: Eager, clocks: Any, count: int, total: Tensor) -> Tensor:
+        def advance(kernel: Kernel, clocks: Any, count: int, total: Tensor) -> Tensor:
             self.calls += kernel.size > most
             if kernel.size > most and self.calls >= at:
                 raise error
             return plain(kernel, clocks, count, total)
 
-        monkeypatch.setattr(Eager, "advance", advance)
+        monkeypatch.setattr(Kernel, "advance", advance)
 
 
 @pytest.mark.parametrize("at", [1, 2, 5], ids=["in the probe", "in the probe, later", "in the middle"])
@@ -143,17 +155,48 @@ class Interrupt:
 
 
 def test_the_estimate_counts_states_activations_batch_and_samples():
-    point = PROBLEM.init(bn.Noise.seed(0))
-    sgd, adam = (
-        member_bytes(MAP(batch_size=5, optimizer=o), PROBLEM, point, classes(), RECIPE.schedule(14))
-        for o in (SGD(lr=0.1), RECIPE.optimizer)
-    )
-    assert adam - sgd == COPIES * 2 * nbytes(point.params)
-    schedule = RECIPE.schedule(14)
-    assert member_bytes(RECIPE, PROBLEM, point, classes(), schedule._replace(bank=10)) == EACH + 10 * nbytes(
-        point.params
-    )
-    assert member_bytes(RECIPE, PROBLEM, point, classes(), schedule._replace(batch_size=10)) > EACH
+    sgd, adam = (needed(MAP(batch_size=5, optimizer=o)) for o in (SGD(lr=0.1), RECIPE.optimizer))
+    assert adam.state - sgd.state == COPIES * 2 * nbytes(POINT.params)
+    assert needed().total == needed().state + needed().step + needed().batch
+    assert needed(bank=10).total == EACH + 10 * nbytes(POINT.params)
+    assert needed(batch_size=10).total > EACH
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(MAP):
+    """MAP whose loss holds so many more bytes than it needs."""
+
+    more: int = 8 * 100_000
+
+    def loss(self, params: Any, state: Descent, step: Step) -> Info:
+        info = MAP.loss(self, params, state, step)
+        held = torch.zeros(self.more // 8, dtype=torch.float64)
+        return info._replace(loss=info.loss + held.sum())
+
+
+registry._classes.pop("method/Greedy")  # those who list all methods should not find it
+
+
+def test_memory_is_that_of_the_methods_own_step():
+    greedy = needed(Greedy(epochs=3, batch_size=5))
+    assert greedy.step - needed().step == pytest.approx(Greedy().more, rel=0.05)
+    assert (greedy.state, greedy.samples) == (needed().state, needed().samples)
+    wide = bn.Problem(lambda: nn.Sequential(nn.Linear(4, 200), nn.Tanh(), nn.Linear(200, 3)), PROBLEM.likelihood)
+    data, point = classes(64).to(dtype=torch.float32), wide.init(bn.Noise.seed(0))
+
+    def of(method: Method) -> MemberBytes:
+        return member_bytes(Work.of(method, wide, data, None), point)
+
+    plain, second = of(MAP(batch_size=32)), of(bn.FoRDE(batch_size=32, lengthscales="identity"))
+    assert second.batch > 1.5 * plain.batch  # activations of a second derivative
+    assert second.total > plain.total
+
+
+def test_a_step_that_is_measured_leaves_no_trace():
+    before, state = torch.get_rng_state(), [x.clone() for x in leaves(POINT)]
+    needed()
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(leaves(POINT), state))
 
 
 @pytest.mark.parametrize(("size", "text"), [(7, "7 B"), (2048, "2 KiB"), (1.5 * 2**30, "1.5 GiB"), (2**43, "8 TiB")])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import Point, leaves, take, tree_map
-from basinet.engine import Descent, Engine, Event, Info, Member, Method, Schedule
+from basinet.engine import Descent, Engine, Event, Info, Member, Method, Report, Review, Schedule, Step
 from basinet.engine.group import ATTEMPTS
 from basinet.families import Delta
 from basinet.methods.map import MAP
@@ -42,10 +43,12 @@ class Poisoned(MAP):
             poisoned = poisoned | (noise.key == torch.tensor(key)).all()
         return MAP.init(self, point, problem, noise)._replace(memory=poisoned)
 
-    def gradient(self, state: Descent, batch: Any, problem: Any, noise: bn.Noise) -> tuple[Any, Info]:
-        grads, info = MAP.gradient(self, state, batch, problem, noise)
-        bad = state.memory & (batch.step >= self.at)
-        return tree_map(lambda g: torch.where(bad, torch.nan, g), grads), info
+    def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
+        grads, info = MAP.gradient(self, state, step)
+        bad = state.memory & (step.batch.step >= self.at)  # () or, in a stack, (M,)
+        return tree_map(
+            lambda g: torch.where(bad.reshape(*bad.shape, *[1] * (g.dim() - bad.dim())), torch.nan, g), grads
+        ), info
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +63,8 @@ class Stepwise(Method):
     def init(self, point: Any, problem: Any, noise: bn.Noise) -> Descent:
         return self.recipe.init(point, problem, noise)
 
-    def update(self, state: Descent, batch: Any, problem: Any, noise: bn.Noise) -> tuple[Descent, Info]:
-        return self.recipe.update(state, batch, problem, noise)
+    def update(self, state: Descent, step: Step) -> tuple[Descent, Info]:
+        return self.recipe.update(state, step)
 
     def point(self, state: Descent) -> Point:
         return self.recipe.point(state)
@@ -163,6 +166,51 @@ def test_parameters_that_the_last_step_ruined_are_not_returned(strategy):
     problem = bn.Problem(lambda: nn.Linear(4, 1), bn.likelihoods.Gaussian())
     with pytest.raises(FloatingPointError, match="every member"):
         bn.fit(recipe, problem, data, engine=Engine(strategy=strategy, **EVERY))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bold(Poisoned):
+    """Deals with steps that are not finite itself: does not take them."""
+
+    restarts: ClassVar[bool] = False
+
+    def update(self, state: Descent, step: Step) -> tuple[Descent, Info]:
+        before = tree_map(torch.clone, state)
+        after, info = Poisoned.update(self, state, step)
+        lost = state.memory & (step.batch.step >= self.at)  # () or, in a stack, (M,)
+
+        def kept(old: Any, new: Any) -> Any:
+            return torch.where(lost.reshape(*lost.shape, *[1] * (new.dim() - lost.dim())), old, new)
+
+        return tree_map(kept, before, after), info._replace(loss=torch.where(lost, torch.nan, info.loss))
+
+
+registry._classes.pop("method/Bold")  # those who list all methods should not find it
+
+
+@BOTH
+def test_a_method_may_say_that_a_step_that_is_not_finite_is_no_restart(strategy, caplog):
+    ill = {"epochs": 4, "batch_size": 5, "at": 6}
+    with caplog.at_level(logging.INFO, "basinet"):
+        found = fit(Bold(**ill, keys=(first_key(1),)), strategy, 3)
+    well = fit(Bold(**ill), strategy, 3)
+    assert not [line for line in lines(caplog) if "anew" in line] and len(found) == 3
+    assert [math.isnan(x) for x in found.info["curves"]["loss"][1]] == [False] * 3 + [True] * 3
+    for k in (0, 2):
+        assert same(take(found.parts[0].family, k), take(well.parts[0].family, k))
+    stopped = fit(Few(epochs=4, batch_size=5), strategy, 3)  # after six steps
+    assert same(take(found.parts[0].family, 1), take(stopped.parts[0].family, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Few(Poisoned):
+    """Makes six steps of those that set its step size."""
+
+    def review(self, state: Descent, report: Report) -> Review:
+        return Review(state, report.step >= 6)
+
+
+registry._classes.pop("method/Few")  # those who list all methods should not find it
 
 
 class Best:

@@ -19,8 +19,9 @@ import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import leaves, ravel, take, tree_map
 from basinet.data import Piece
-from basinet.engine import Descent, Engine, Info, Method, Schedule
+from basinet.engine import Descent, Engine, Info, Method, Schedule, Step
 from basinet.engine import group as group_module
+from basinet.engine.step import Alone
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam, Cosine
 from basinet.predict import norms
@@ -233,9 +234,9 @@ class Poisoned(MAP):
     def init(self, point: Any, problem: Any, noise: bn.Noise) -> Descent:
         return MAP.init(self, point, problem, noise)._replace(memory=(noise.key == torch.tensor(self.key)).all())
 
-    def loss(self, params: Any, state: Descent, batch: Any, problem: Any, noise: bn.Noise) -> Info:
-        info = MAP.loss(self, params, state, batch, problem, noise)
-        bad = state.memory & (batch.step >= self.at)
+    def loss(self, params: Any, state: Descent, step: Step) -> Info:
+        info = MAP.loss(self, params, state, step)
+        bad = state.memory & (step.batch.step >= self.at)
         return info._replace(loss=info.loss * torch.where(bad, torch.nan, 1.0))
 
 
@@ -248,7 +249,8 @@ class Watching(Method):
     def schedule(self, n: int) -> Schedule:
         return Schedule(self.steps, 5, self.steps)
 
-    def update(self, state: Any, batch: Batch, problem: Any, noise: bn.Noise) -> tuple[Any, Info]:
+    def update(self, state: Any, step: Step) -> tuple[Any, Info]:
+        batch = step.batch
         keep = torch.ones((), dtype=torch.bool)
         sample = {"seen": batch.inputs[0], "step": batch.step, "index": batch.index}
         return state, Info(torch.zeros(()), keep=keep, sample=sample)
@@ -310,7 +312,7 @@ def test_a_member_that_starts_anew_goes_on_with_the_batches_that_come(strategy):
     for t in range(steps):
         piece = next(ahead)
         batch = Batch(piece.inputs, piece.targets, torch.tensor(t), torch.tensor(t), DATA.n)
-        state, _ = recipe.update(state, batch, PROBLEM, noise.split("step").split(t))
+        state, _ = recipe.update(state, Step(batch, PROBLEM, noise.split("step").split(t), lift=Alone()))
     ahead.close()
     params = take(found[1].parts[0].family, 0).mean().params
     assert all(torch.allclose(params[n], x, rtol=0, atol=1e-12) for n, x in state.params.items())

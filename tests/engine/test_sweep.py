@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from basinet.engine.kernels import Eager
 from stopping import Killed, Stop
 from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core import registry
-from basinet.core.lift import lift
 from basinet.core.recipe import expand
 from basinet.core.tree import leaves
-from basinet.engine import Engine, Event, Info, Member, Method, Schedule
+from basinet.engine import Engine, Event, Info, Lift, Member, Method, Schedule, Step
 from basinet.engine import group as group_module
+from basinet.engine.kernel import Kernel
 from basinet.engine.sweep import Marked, Together
+from basinet.engine.work import Work
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam, AdamW, Constant, Cosine, Linear, WarmUp
 
@@ -39,8 +39,8 @@ class Branching(MAP):
 
     gain: float = 1.0
 
-    def gradient(self, state: Any, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Any, Info]:
-        grads, info = MAP.gradient(self, state, batch, problem, noise)
+    def gradient(self, state: Any, step: Step) -> tuple[Any, Info]:
+        grads, info = MAP.gradient(self, state, step)
         return {n: self.gain * g if self.gain > 0.5 else g for n, g in grads.items()}, info
 
 
@@ -56,9 +56,9 @@ class Walk(Method):
     def schedule(self, n: int) -> Schedule:
         return Schedule(6, 5)
 
-    def update(self, state: Any, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Any, Info]:
-        value, buffers = problem.potential(state.params, state.buffers, batch, noise, "train")
-        params = {n: x + self.size * noise.split(n).normal(x) for n, x in state.params.items()}
+    def update(self, state: Any, step: Step) -> tuple[Any, Info]:
+        value, buffers = step.problem.potential(state.params, state.buffers, step.batch, step.noise, "train")
+        params = {n: x + self.size * step.noise.split(n).normal(x) for n, x in state.params.items()}
         return type(state)(params, buffers), Info(value)
 
     def finish(self, state: Any, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> bn.families.Delta:
@@ -195,10 +195,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Method, int]]:
     run_group = group_module.run_group
 
     def spy(run: Any, kernel: Any, slots: Sequence[Any]) -> Any:
-        seen.append((run.method, len(slots)))
+        seen.append((run.work.method, len(slots)))
         return run_group(run, kernel, slots)
 
-    monkeypatch.setattr("basinet.engine.works.run_group", spy)
+    monkeypatch.setattr("basinet.engine.executor.run_group", spy)
     return seen
 
 
@@ -355,13 +355,13 @@ def test_a_swept_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeyp
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of steps that are made from here on."""
     made: list[int] = []
-    advance = Eager.advance
+    advance = Kernel.advance
 
-    def count(self: Eager, clocks: Any, count: int, total: Tensor) -> Tensor:
+    def count(self: Kernel, clocks: Any, count: int, total: Tensor) -> Tensor:
         made.append(count)
         return advance(self, clocks, count, total)
 
-    monkeypatch.setattr(Eager, "advance", count)
+    monkeypatch.setattr(Kernel, "advance", count)
     return made
 
 
@@ -453,11 +453,12 @@ def test_a_step_is_one_graph_for_a_compiler(name):
     points = [Marked(*r.adapt(PROBLEM).init(noises[k]), torch.tensor(k)) for k, r in enumerate(recipes)]
     engine_ = engine()
     keys = torch.stack([n.key for n in noises])
-    kernel = Eager(method, recipes[0].adapt(PROBLEM), data, method.schedule(data.n), stacked=True)
+    kernel = Kernel(Work.of(method, recipes[0].adapt(PROBLEM), data, None), Lift())
     kernel.begin(list(range(g)), [engine_.move(p) for p in points], keys)
-    index = kernel.batches.index([0] * g, 1)[0]
-    arguments = (kernel.state, *kernel.batches.gather(index), index, kernel.keys, torch.arange(g))
-    lifted = lift(kernel.step, kernel.dims())
+    kernel.look_ahead([0] * g, 1)
+    given = kernel._given(0, kernel.order[0], kernel.ticks[0], kernel.noises[0])
+    arguments = (kernel.cells[0], given.tensors())
+    lifted = kernel.lift._prepared(method.update, given, 1)
     whole = torch.compile(lifted, backend="eager", fullgraph=True, dynamic=False)
     for a, b in zip(leaves(whole(*arguments)), leaves(lifted(*arguments))):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import basinet as bn
 from basinet.core import registry
 from basinet.core.tree import leaves
-from basinet.engine import Descent, Engine, Event, Info, Schedule, parcels, workers, works
+from basinet.engine import Descent, Engine, Event, Sample, Schedule, Step, executor, parcels, planner, workers
 from basinet.engine import engine as engine_module
 from basinet.engine.checkpoint import Checkpoints
 from basinet.engine.progress import Progress
@@ -43,9 +43,8 @@ class Banked(MAP):
     def schedule(self, n: int) -> Schedule:
         return MAP.schedule(self, n)._replace(bank=3)
 
-    def gradient(self, state: Descent, batch: Any, problem: bn.Problem, noise: bn.Noise) -> tuple[Any, Info]:
-        grads, info = MAP.gradient(self, state, batch, problem, noise)
-        return grads, info._replace(keep=batch.step % 3 == 2, sample=state.params)
+    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample]:
+        return state, Sample(step.batch.step % 3 == 2, state.params)
 
     def finish(self, state: Descent, samples: Any, problem: Any, data: Any, val: Any, noise: Any) -> Empirical:
         return Empirical(samples, state.buffers, len(leaves(samples)[0]))
@@ -312,14 +311,14 @@ def test_ctrl_c_without_a_pool_ends_at_once():
 
 
 def test_a_group_that_runs_out_of_memory_in_a_worker_is_halved(monkeypatch, said):
-    plain = works.run_group
+    plain = executor.run_group
 
     def small(run: Any, kernel: Any, slots: Any) -> Any:
         if len(slots) > 2:
             raise RuntimeError("can't allocate memory")
         return plain(run, kernel, slots)
 
-    monkeypatch.setattr(works, "run_group", small)
+    monkeypatch.setattr(executor, "run_group", small)
     made = fit(2, strategy="stacked", members=8)
     assert sum("out of memory with 4 members at once" in line for line in said()) == 2
     monkeypatch.undo()
@@ -353,8 +352,8 @@ def convolutional() -> nn.Module:
 def test_by_default_members_that_are_not_stacked_share_out_the_cores(
     network, seconds, cores, expected, monkeypatch, said
 ):
-    monkeypatch.setattr(works, "SHORT", {"fork": seconds, "spawn": seconds})
-    monkeypatch.setattr(works, "cores", lambda: cores)
+    monkeypatch.setattr(planner, "SHORT", {"fork": seconds, "spawn": seconds})
+    monkeypatch.setattr(planner, "cores", lambda: cores)
     fit(None, problem=bn.Problem(network, bn.likelihoods.Categorical()), members=3, strategy=None)
     assert expected in said()[0]
 
@@ -399,7 +398,7 @@ for i in range(3):
     for _ in range(3):
         (x @ x).exp().sum(); torch.randn(1 << 17).sort()
     for processes, cores in ((1, 4), (2, 4), (2, 2)):
-        bn.engine.works.cores = lambda: cores
+        bn.engine.planner.cores = lambda: cores
         engine = bn.Engine(device="cpu", strategy="loop", processes=processes)
         bn.fit(bn.MAP(epochs=2, batch_size=32), problem, data, members=2, engine=engine)
 print("done")

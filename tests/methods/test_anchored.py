@@ -11,6 +11,8 @@ from torch import Tensor, nn
 import basinet as bn
 from basinet.core.lift import lift
 from basinet.core.tree import ravel, take
+from basinet.engine import Step
+from basinet.engine.step import Alone
 from basinet.families import Delta
 from basinet.methods.anchored import Anchored
 from basinet.methods.map import MAP
@@ -136,7 +138,7 @@ def test_anchors_are_draws_from_the_prior_and_the_prior_is_centred_on_them(scale
     x, y = torch.ones(4, 2).double(), torch.ones(4, 1).double()
     batch = Batch(x, y, torch.arange(4), torch.tensor(0), 20)
     state = recipe.init(point, problem, bn.Noise.seed(2))
-    found, info = recipe.gradient(state, batch, problem, bn.Noise.seed(3))
+    found, info = recipe.gradient(state, Step(batch, problem, bn.Noise.seed(3), lift=Alone()))
 
     def loss(params: dict[str, Tensor]) -> Tensor:
         terms = ((params[n] - a) / scales[n] for n, a in state.memory.anchor.items())

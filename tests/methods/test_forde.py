@@ -14,8 +14,8 @@ import basinet as bn
 from basinet.core.lift import lift
 from basinet.core.noise import Noise
 from basinet.core.tree import leaves, ravel, stack
-from basinet.engine import Descent, Lift
-from basinet.methods.forde import FoRDE, Measured, covariance, kernels, metric, slope
+from basinet.engine import Descent, Lift, Step
+from basinet.methods.forde import FoRDE, covariance, kernels, metric, slope
 from basinet.methods.map import MAP
 from basinet.optim import Adam
 from basinet.problem import Batch
@@ -131,7 +131,9 @@ def test_equal_members_do_not_push_each_other(dtype: torch.dtype) -> None:
 def test_finite_differences_of_the_whole_gradient(repulsion: Any) -> None:
     problem, batch = problem_of(), batch_of(classes())
     state, keys = start(problem, 3)
-    grads = FoRDE(repulsion=repulsion, lengthscales="identity").gradient(state, batch, problem, keys, Lift())[0]
+    grads = FoRDE(repulsion=repulsion, lengthscales="identity").gradient(
+        state, Step(batch, problem, keys, None, Lift())
+    )[0]
 
     def directions(params: Any) -> Tensor:
         """Of one member, by the formula."""
@@ -173,8 +175,8 @@ def test_a_rotation_of_the_inputs_does_not_matter() -> None:
     q = torch.linalg.qr(NOISE.normal(torch.empty(4, 4, dtype=torch.float64)))[0]
     turned = state._replace(params=state.params | {"first.weight": state.params["first.weight"] @ q})
     recipe = FoRDE(lengthscales="identity")
-    one = recipe.gradient(state, batch, problem, keys, Lift())[0]
-    other = recipe.gradient(turned, batch._replace(inputs=batch.inputs @ q), problem, keys, Lift())[0]
+    one = recipe.gradient(state, Step(batch, problem, keys, None, Lift()))[0]
+    other = recipe.gradient(turned, Step(batch._replace(inputs=batch.inputs @ q), problem, keys, None, Lift()))[0]
     torch.testing.assert_close(one["last.weight"], other["last.weight"], rtol=0, atol=1e-10)
     torch.testing.assert_close(one["first.weight"] @ q, other["first.weight"], rtol=0, atol=1e-10)
 
@@ -187,9 +189,9 @@ def test_pca_of_inputs_without_a_preferred_direction_is_identity() -> None:
     found = []
     for scales in ("identity", "pca", 0.5):
         recipe = FoRDE(lengthscales=scales)
-        prepared = recipe.prepare(problem, white)
-        assert (prepared is problem) == (scales == "identity")
-        found.append(ravel(recipe.gradient(state, batch, prepared, keys, Lift())[0], 1))
+        known = recipe.context(problem, white)
+        assert (known is None) == (scales == "identity")
+        found.append(ravel(recipe.gradient(state, Step(batch, problem, keys, known, Lift()))[0], 1))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-9)
 
@@ -203,9 +205,9 @@ def test_lengthscales_are_a_function_of_the_covariance(alpha: float) -> None:
     expected = torch.linalg.inv(alpha * torch.linalg.inv(unitless) + (1 - alpha) * torch.eye(4).double())
     torch.testing.assert_close(metric(c, alpha), expected, rtol=0, atol=1e-9)
     recipe = FoRDE(lengthscales=alpha if alpha < 1 else "pca")
-    known = recipe.prepare(problem_of(), bn.Data(inputs, torch.zeros(50))).network
-    assert isinstance(known, Measured)
-    torch.testing.assert_close(known.metric, expected, rtol=0, atol=1e-9)
+    known = recipe.context(problem_of(), bn.Data(inputs, torch.zeros(50)))
+    assert known is not None
+    torch.testing.assert_close(known, expected, rtol=0, atol=1e-9)
 
 
 def test_the_covariance_is_of_examples_with_weight_and_of_streams_too() -> None:
@@ -238,16 +240,16 @@ def test_one_member_is_MAP(recipe: FoRDE) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [Lift(1), Lift(2), Lift(2, recompute=True), Lift(traced=True), Lift(2, recompute=True, traced=True)]
+    "how", [Lift(1), Lift(2), Lift(2, recompute=True), Lift(compile=True), Lift(2, recompute=True, compile=True)]
 )
 def test_chunks_of_convolutions_norms_and_dropout_give_what_a_stack_gives(how: Lift) -> None:
     problem, batch = problem_of(Conv), batch_of(classes(6, (1, 8, 8)))
     state, keys = start(problem, 3)
-    one = FoRDE().gradient(state, batch, problem, keys, Lift())
-    other = FoRDE().gradient(state, batch, problem, keys, how)
+    one = FoRDE().gradient(state, Step(batch, problem, keys, None, Lift()))
+    other = FoRDE().gradient(state, Step(batch, problem, keys, None, how))
     for a, b in zip(leaves(one), leaves(other), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-    plain = FoRDE(repulsion=0.0).gradient(state, batch, problem, keys, Lift())[0]
+    plain = FoRDE(repulsion=0.0).gradient(state, Step(batch, problem, keys, None, Lift()))[0]
     assert float((plain["0.weight"] - one[0]["0.weight"]).abs().max()) > 1e-4
 
 
@@ -257,9 +259,9 @@ def test_examples_of_weight_zero_do_not_count() -> None:
     few = FoRDE().gradient(state, batch_of(data.take(slice(0, 6)), 6), problem, keys, Lift())[0]
     weights = torch.tensor([1.0] * 6 + [0.0] * 2).double()
     masked = batch_of(bn.Data(data.inputs, data.targets, weights=weights), 8)
-    found = FoRDE().gradient(state, masked, problem, keys, Lift())[0]
-    zero = FoRDE().gradient(state, masked._replace(weights=0 * weights), problem, keys, Lift())[0]
-    push = FoRDE(repulsion=0.0).gradient(state, masked, problem, keys, Lift())[0]
+    found = FoRDE().gradient(state, Step(masked, problem, keys, None, Lift()))[0]
+    zero = FoRDE().gradient(state, Step(masked._replace(weights=0 * weights), problem, keys, None, Lift()))[0]
+    push = FoRDE(repulsion=0.0).gradient(state, Step(masked, problem, keys, None, Lift()))[0]
     n = "first.weight"
     pull = FoRDE(repulsion=0.0).gradient(state, batch_of(data.take(slice(0, 6)), 6), problem, keys, Lift())[0]
     torch.testing.assert_close((found[n] - push[n]) * 8, (few[n] - pull[n]) * 6, rtol=0, atol=1e-12)
@@ -272,12 +274,14 @@ def test_saturated_and_dead_networks_stay_finite() -> None:
     state, keys = start(problem, 4)
     state.params["0.bias"][1] -= 100.0  # no unit of member 1 is ever on: its gradient is zero everywhere
     state.params["0.weight"][2] *= 1e-10
-    grads, info = FoRDE(lengthscales="identity").gradient(state, batch, problem, keys, Lift())
+    grads, info = FoRDE(lengthscales="identity").gradient(state, Step(batch, problem, keys, None, Lift()))
     assert all(bool(x.isfinite().all()) for x in leaves((grads, info.loss)))
-    pulled = FoRDE(repulsion=0.0).gradient(state, batch, problem, keys, Lift())[0]
+    pulled = FoRDE(repulsion=0.0).gradient(state, Step(batch, problem, keys, None, Lift()))[0]
     assert all(torch.equal(grads[n][1], pulled[n][1]) for n in grads)
     state.params["2.weight"].zero_()  # a head of zeros, as some networks begin: all gradients are zero, and equal
-    grads, pulled = (FoRDE(repulsion=r).gradient(state, batch, problem, keys, Lift())[0] for r in ("paper", 0.0))
+    grads, pulled = (
+        FoRDE(repulsion=r).gradient(state, Step(batch, problem, keys, None, Lift()))[0] for r in ("paper", 0.0)
+    )
     assert all(torch.equal(grads[n], pulled[n]) for n in grads)
 
 
@@ -325,7 +329,7 @@ def test_what_it_refuses() -> None:
         bn.fit(FoRDE(), problem_of(), classes())
     large = bn.Data(torch.zeros(4, 20_000), torch.zeros(4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"20,000 inputs.*identity"):
-        FoRDE().prepare(problem_of(), large)
+        FoRDE().context(problem_of(), large)
 
 
 def test_the_conformance_suite() -> None:
@@ -339,11 +343,11 @@ def test_the_conformance_suite() -> None:
 def test_the_compiled_gradient_is_the_same(net: Any) -> None:
     problem = problem_of(net)
     data = classes(6) if net is Tanh else classes(6, (1, 8, 8))
-    recipe, (state, keys), how = FoRDE(), start(problem, 3), Lift(traced=True)
-    prepared = recipe.prepare(problem, data)
+    recipe, (state, keys), how = FoRDE(), start(problem, 3), Lift(compile=True)
+    known = recipe.context(problem, data)
 
     def step(state: Descent, batch: Batch, key: Tensor) -> Any:
-        return recipe.gradient(state, batch, prepared, Noise(key), how)
+        return recipe.gradient(state, Step(batch, problem, Noise(key), known, how))
 
     compiled = torch.compile(step, dynamic=False, fullgraph=True, backend="aot_eager")
     batch = batch_of(data)

@@ -260,6 +260,36 @@ def test_layers_have_factors_of_their_own_and_more_evidence():
         )
 
 
+@pytest.mark.parametrize("structure", ["full", "kronecker", "eigen-corrected", "diagonal", "low-rank"])
+def test_the_empirical_fisher_goes_with_the_fourth_power_of_noise_that_is_found(structure):
+    """What is reported with the noise that is found is what a fit with that noise reports; from it nothing moves."""
+    problem = bn.Problem(
+        lambda: nn.Linear(2, 1).double(), bn.likelihoods.Gaussian(noise=1.0, learned=True), bn.priors.Normal()
+    )
+    key = bn.Noise.seed(4)
+    x = key.split("x").normal(torch.empty(60, 2, dtype=torch.float64))
+    y = x @ torch.tensor([[1.0], [-2.0]]).double() + 0.3 * key.split("y").normal(x[:, :1])
+    data, module = bn.Data(x, y), nn.Linear(2, 1).double()
+    with torch.no_grad():
+        module.weight.copy_(torch.linalg.lstsq(x, y).solution.T)
+        module.bias.zero_()
+    recipe = Laplace(structure=structure, curvature="fisher", rank=3)
+    start = bn.Posterior.of(module, problem)
+    found = bn.fit(replace(recipe, noise="marglik"), problem, data, start=start)
+    noise = float(family(found).mean().params["likelihood.log_noise"].exp())
+    known = bn.Problem(problem.model, bn.likelihoods.Gaussian(noise=noise), problem.prior)
+    again = bn.fit(recipe, known, data, start=bn.Posterior.of(module, known))
+    assert 0.2 < noise < 0.5  # it was 1 where the Fisher was made
+    evidence = [x.info["curves"]["log_evidence"][0][0] for x in (found, again)]
+    assert evidence[0] == pytest.approx(evidence[1], rel=1e-9)
+    spread = [x.predict(data.inputs[:5]).epistemic for x in (found, again)]
+    torch.testing.assert_close(spread[0], spread[1], rtol=1e-8, atol=1e-12)
+    for other in (0.97, 1.03):  # at the noise that is found the evidence is largest
+        near = bn.Problem(problem.model, bn.likelihoods.Gaussian(noise=other * noise), problem.prior)
+        worse = bn.fit(recipe, near, data, start=bn.Posterior.of(module, near))
+        assert worse.info["curves"]["log_evidence"][0][0] < evidence[0]
+
+
 def test_noise_by_marginal_likelihood_is_that_of_the_data():
     n, truth = 400, 0.3
     x = KEY.split("nx").normal(torch.empty(n, 2, dtype=torch.float64))

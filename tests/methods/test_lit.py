@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import basinet as bn
 from basinet.core.noise import Noise
 from basinet.core.tree import leaves, stack
-from basinet.engine import Descent, Lift
+from basinet.engine import Descent, Lift, Step
 from basinet.methods.lit import LIT, slope
 from basinet.methods.map import MAP
 from basinet.optim import Adam
@@ -62,7 +62,7 @@ def whole_loss(params: dict[str, Tensor], batch: Batch, strength: float, members
 
 def test_finite_differences_of_the_whole_gradient() -> None:
     batch, (state, keys) = batch_of(classes()), start(4)
-    grads = LIT(strength=0.7).gradient(state, batch, PROBLEM, keys, Lift())[0]
+    grads = LIT(strength=0.7).gradient(state, Step(batch, PROBLEM, keys, lift=Lift()))[0]
     step = {n: 1e-5 * NOISE.split(n).normal(x) for n, x in state.params.items()}
     ahead, behind = ({n: x + sign * step[n] for n, x in state.params.items()} for sign in (1, -1))
     expected = (whole_loss(ahead, batch, 0.7, 4) - whole_loss(behind, batch, 0.7, 4)) / 2
@@ -80,7 +80,7 @@ def test_examples_of_weight_zero_do_not_count() -> None:
     data = classes()
     masked = bn.Data(data.inputs, data.targets, weights=(torch.arange(12) < 9).double())
     state, keys = start(3)
-    grads = LIT().gradient(state, batch_of(masked), PROBLEM, keys, Lift())[0]
+    grads = LIT().gradient(state, Step(batch_of(masked), PROBLEM, keys, lift=Lift()))[0]
     assert all(bool(x.isfinite().all()) for x in leaves(grads))
 
 

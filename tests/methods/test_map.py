@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core import registry
+from basinet.engine import Step
 from basinet.methods.map import MAP
 from basinet.optim import SGD
 from basinet.testing import check_method
@@ -26,9 +27,9 @@ N, SCALE = 20, 0.3
 class Watched(MAP):
     """MAP that tells which examples it sees."""
 
-    def gradient(self, state: Any, batch: Any, problem: bn.Problem, noise: bn.Noise) -> Any:
-        SEEN.append(batch.index)
-        return MAP.gradient(self, state, batch, problem, noise)
+    def gradient(self, state: Any, step: Step) -> Any:
+        SEEN.append(step.batch.index)
+        return MAP.gradient(self, state, step)
 
 
 registry._classes.pop("method/Watched")  # those who list all methods should not find it

@@ -12,7 +12,7 @@ from basinet.core.noise import Noise
 from basinet.core.tree import Params, Point, leaves, ravel, stack, take, unravel
 from basinet.families import Delta, Diagonal, Eigen, Family, Full, Kronecker, Partial
 from basinet.predict import Draws, linear, tangent
-from basinet.predict.taps import tapped
+from basinet.predict.jacobian import tapped
 from basinet.problem import Problem
 from basinet.problem.likelihoods import Categorical
 
@@ -118,6 +118,16 @@ NETWORKS = {  # network, inputs, and the names that are tapped (None: all)
     "one axis": (
         lambda: nn.Sequential(nn.Conv1d(2, 3, 3, 2, 1), nn.Tanh(), nn.Conv1d(3, 2, 2), nn.Flatten()),
         normal("one axis", 3, 2, 7),
+        None,
+    ),
+    "three axes": (
+        lambda: nn.Sequential(nn.Conv3d(1, 3, 2, stride=(1, 2, 1)), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)),
+        normal("three axes", 3, 1, 3, 3, 3),
+        None,
+    ),
+    "padding in words": (
+        lambda: nn.Sequential(nn.Conv2d(2, 3, (1, 3), padding="same"), nn.Tanh(), nn.Flatten(), nn.Linear(36, 2)),
+        normal("words", 3, 2, 4, 3),
         None,
     ),
     "steps": (lambda: Steps(True), normal("steps", 3, 4, 3), None),

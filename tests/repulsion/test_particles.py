@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import basinet as bn
 from basinet.core.noise import Noise
 from basinet.core.tree import ravel
-from basinet.engine import Descent, Lift
+from basinet.engine import Descent, Lift, Step
 from basinet.methods.map import MAP
 from basinet.methods.svgd import SVGD
 from basinet.methods.wgd import WGD
@@ -34,7 +34,8 @@ def settled(recipe: Any, exact: Conjugate, members: int, rate: float, steps: int
     velocity, rate = torch.zeros_like(weights), rate * exact.problem.scale(data.n)
     for t in range(steps):
         keys = Noise.seed(t).spread(members)
-        grads, _ = recipe.gradient(Descent({"weight": weights}, {}, ()), batch, exact.problem, keys, Lift())
+        given = Step(batch, exact.problem, keys, lift=Lift())
+        grads, _ = recipe.gradient(Descent({"weight": weights}, {}, ()), given)
         velocity = momentum * velocity + rate * grads["weight"]
         weights = weights - velocity
     return weights[:, 0]

@@ -9,7 +9,8 @@ from torch import nn
 import basinet as bn
 from basinet.core.noise import Noise
 from basinet.core.tree import stack, take
-from basinet.engine import Lift
+from basinet.engine import Lift, Step
+from basinet.problem import Batch
 from basinet.repulsion.prior import with_prior
 
 M, N = 3, 20
@@ -25,7 +26,9 @@ def test_it_is_what_the_potential_has_more_than_that_of_the_data(prior, temper, 
     problem = bn.Problem(lambda: nn.Linear(4, 2).double(), likelihood, prior, temperature=0.5, temper=temper)
     params = stack([problem.init(Noise.seed(i)).params for i in range(M)])
     grads, losses = {n: torch.ones_like(x) for n, x in params.items()}, torch.arange(M).double()
-    found, loss = with_prior(grads, losses, params, problem, N, Lift(), share)
+    nothing = torch.zeros(0)
+    step = Step(Batch(nothing, nothing, nothing, torch.tensor(0), N), problem, Noise.seed(0), lift=Lift())
+    found, loss = with_prior(grads, losses, params, step, share)
     for i in range(M):
         one, factor = take(params, i), float(share if isinstance(share, float) else share.expand(M)[i])
 

@@ -12,14 +12,15 @@ import basinet as bn
 from basinet.core.lift import lift as lifted
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, leaves, ravel, stack, take, tree_map, unravel
-from basinet.engine import Descent, Lift
+from basinet.engine import Descent, Lift, Step
+from basinet.engine.step import INSIDE
+from basinet.layers.features import Tapped
 from basinet.methods.map import MAP
 from basinet.methods.svgd import SVGD
 from basinet.methods.wgd import WGD
 from basinet.problem import Batch
 from basinet.repulsion.scores import score_at
 from basinet.repulsion.spaces import PRIOR_KERNEL, PRIOR_RIDGE
-from basinet.repulsion.tapped import Tapped
 
 M, B, N = 4, 6, 30
 KERNEL = {"bandwidth": 1.5}
@@ -69,12 +70,14 @@ def state_of(asked: bn.Problem, recipe: Any, members: int = M) -> tuple[Descent,
 def direction(recipe: Any, asked: bn.Problem, given: Batch, members: int = M, lift: Lift | None = None) -> Any:
     adapted = recipe.adapt(asked)
     state, noise = state_of(adapted, recipe, members)
-    return recipe.gradient(state, given, adapted, noise, lift or Lift())
+    return recipe.gradient(state, Step(given, adapted, noise, lift=lift or Lift()))
 
 
 def as_MAP(asked: bn.Problem, given: Batch, members: int = M) -> Any:
     state, noise = state_of(asked, MAP(), members)
-    return lifted(lambda state, key: MAP().gradient(state, given, asked, Noise(key)))(state, noise.key)
+    return lifted(lambda state, key: MAP().gradient(state, Step(given, asked, Noise(key), lift=INSIDE)))(
+        state, noise.key
+    )
 
 
 def dense(recipe: Any, z: Tensor, force: Tensor) -> Tensor:
@@ -197,7 +200,7 @@ def test_one_member_is_MAP(cls, space, more):
 
 @BOTH
 @EACH
-@pytest.mark.parametrize("lift", [Lift(1), Lift(3), Lift(2, recompute=True), Lift(traced=True)])
+@pytest.mark.parametrize("lift", [Lift(1), Lift(3), Lift(2, recompute=True), Lift(compile=True)])
 def test_chunks_give_what_one_stack_gives(cls, space, lift):
     recipe, asked = cls(**space | ({"layer": "2"} if "layer" in space else {})), problem(Noisy)
     whole, parts = direction(recipe, asked, batch()), direction(recipe, asked, batch(), lift=lift)
@@ -213,7 +216,7 @@ def test_equal_members_do_not_repel_each_other(space, kernel, estimate):
     asked, given = recipe.adapt(problem()), batch()
     state, noise = state_of(asked, recipe)
     equal = tree_map(lambda x: x[:1].expand_as(x).contiguous(), state)
-    found, plain = (r.gradient(equal, given, asked, noise, Lift())[0] for r in (recipe, weak))
+    found, plain = (r.gradient(equal, Step(given, asked, noise, lift=Lift()))[0] for r in (recipe, weak))
     for a, b in zip(leaves(found), leaves(plain)):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
@@ -264,7 +267,8 @@ def test_annealing_scales_the_pull_alone():
 def test_extra_inputs_are_fresh_and_must_be_real():
     recipe, asked = WGD(space="function", extra=2), problem()
     state, _ = state_of(asked, recipe)
-    first, again = (recipe.gradient(state, batch(), asked, Noise.seed(s).spread(M), Lift())[0] for s in (2, 3))
+    steps = [Step(batch(), asked, Noise.seed(s).spread(M), lift=Lift()) for s in (2, 3)]
+    first, again = (recipe.gradient(state, step)[0] for step in steps)
     assert not torch.equal(first["0.weight"], again["0.weight"])
     tokens = bn.Problem(lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 2)), asked.likelihood)
     data = bn.Data(torch.arange(20).reshape(10, 2) % 5, torch.zeros(10, 2))
@@ -379,9 +383,9 @@ def test_half_precision_of_the_network_does_not_reach_the_kernel(cls, space):
     )
     given = batch()
     given = given._replace(inputs=given.inputs.float(), targets=given.targets.float())
-    full, _ = recipe.gradient(close, given, adapted, keys, Lift())
+    full, _ = recipe.gradient(close, Step(given, adapted, keys, lift=Lift()))
     with torch.autocast("cpu", torch.bfloat16):
-        half, _ = recipe.gradient(close, given, adapted, keys, Lift())
+        half, _ = recipe.gradient(close, Step(given, adapted, keys, lift=Lift()))
     a, b = ravel(full, 1), ravel(half, 1)
     assert torch.isfinite(b).all()
     if recipe.space == "weights":
@@ -405,7 +409,7 @@ def test_a_compiler_can_follow(cls, space):
     given = batch()
 
     def step(state: Descent, clock: Tensor) -> Any:
-        return recipe.gradient(state, given._replace(step=clock), asked, noise, Lift(traced=True))
+        return recipe.gradient(state, Step(given._replace(step=clock), asked, noise, lift=Lift(compile=True)))
 
     followed = torch.compile(step, fullgraph=True, backend="aot_eager")(state, torch.tensor(3))
     for a, b in zip(leaves(step(state, torch.tensor(3))), leaves(followed), strict=True):

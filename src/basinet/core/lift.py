@@ -21,49 +21,46 @@ def lift(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
     """
 
     def lifted(*args: Any) -> Any:
-        only = TensorsOnly(function)
-        return only.rebuild(torch.func.vmap(only, in_dims=in_dims, randomness="error")(*args))
+        rest: Any = None
+
+        def tensors_of(*member: Any) -> tuple[Tensor, ...]:
+            nonlocal rest
+            tensors, rest = apart(function(*member))
+            return tensors
+
+        return together(torch.func.vmap(tensors_of, in_dims=in_dims, randomness="error")(*args), rest)
 
     return lifted
 
 
-class TensorsOnly:
-    """A function whose result is a flat tuple of tensors, as torch's transforms want it; `rebuild` puts the numbers and
-    Nones that stood beside them back in their places."""
+def apart(tree: Any) -> tuple[tuple[Tensor, ...], Any]:
+    """The tensors of a tree, as torch's transforms want them, and the rest: its shape, and what stands beside them."""
+    values, structure = pytree.tree_flatten(tree)
+    fixed = [None if isinstance(x, Tensor) else (x,) for x in values]
+    return tuple(x for x in values if isinstance(x, Tensor)), (fixed, structure)
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.structure: Any = None
-        self.fixed: list[Any] = []
 
-    def __call__(self, *args: Any) -> tuple[Tensor, ...]:
-        return self.flat(self.function(*args))
-
-    def flat(self, result: Any) -> tuple[Tensor, ...]:
-        """The tensors of a result."""
-        values, self.structure = pytree.tree_flatten(result)
-        self.fixed = [None if isinstance(x, Tensor) else (x,) for x in values]
-        return tuple(x for x in values if isinstance(x, Tensor))
-
-    def rebuild(self, tensors: Any) -> Any:
-        """The result with these tensors."""
-        rest = list(tensors)
-        return pytree.tree_unflatten([rest.pop(0) if f is None else f[0] for f in self.fixed], self.structure)
+def together(tensors: Any, rest: Any) -> Any:
+    """The inverse of `apart`."""
+    left, (fixed, structure) = list(tensors), rest
+    return pytree.tree_unflatten([left.pop(0) if f is None else f[0] for f in fixed], structure)
 
 
 def gradient(function: Callable[..., Any], pick: Callable[[Any], Tensor]) -> Callable[..., tuple[Any, Any]]:
     """Of a function of params and more: the gradient of `pick(result)` with respect to params, and the result. By a
     transform, so that it can be lifted and compiled."""
 
-    def both(params: Any, *rest: Any) -> tuple[Any, Any]:
-        only = TensorsOnly(function)
+    def both(params: Any, *others: Any) -> tuple[Any, Any]:
+        rest: Any = None
 
         def picked(params: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-            result = function(params, *rest)
-            return pick(result), only.flat(result)
+            nonlocal rest
+            result = function(params, *others)
+            tensors, rest = apart(result)
+            return pick(result), tensors
 
         grads, tensors = torch.func.grad(picked, has_aux=True)(params)
-        return grads, only.rebuild(tensors)
+        return grads, together(tensors, rest)
 
     return both
 

@@ -16,11 +16,14 @@ from torch.func import functional_call
 from .keyed import KeyedRandomness
 from .noise import Noise
 from .tree import Params, Point
+from .where import Where, select
 
 Mode = Literal["train", "eval", "dropout"]
 """train: norm layers use batch statistics and dropout is on; eval: neither; dropout: eval with dropout on."""
 
 Factory = Callable[[], nn.Module]
+Make = Callable[[str, nn.Module], nn.Module]
+"""What a layer is replaced by, from its name and the layer; the layer itself, to leave it."""
 
 UNTOLD = r" at 0x[0-9a-f]+|,? ?\bbias=(True|False)"
 """What the description of a module leaves out: addresses, and whether there is a bias, which shapes of parameters tell
@@ -97,6 +100,22 @@ class Model:
             outputs, after = functional_call(net, state, args, kwargs)
         moved = {n: x for n, x in after.items() if n in self.buffers} if mode == "train" else {}
         return _tensor(outputs), buffers | moved
+
+    def swapped(self, where: Where, make: Make) -> Model:
+        """The model of the module whose leaf layers that `where` names ("head", "blocks.*"; None: all) are replaced by
+        what `make(name, layer)` returns.
+
+        A replacement that holds the parameters of the layer, as the same objects and by the same names, keeps their
+        names, starts and ties; what it adds is named after the layer. Leaf layers are modules without modules inside,
+        and nn.MultiheadAttention, which never calls those it has. Random layers read `torch.randn_like` and the like,
+        which are keyed.
+        """
+        if type(self) is not Model:
+            raise TypeError(
+                f"expected a model of a module alone, got {type(self).__name__}, which wraps one: swap layers of the "
+                "model inside, then wrap"
+            )
+        return Model(lambda: _swap(self._build(), where, make))
 
     def spec(self) -> dict[str, Any]:
         """What identifies the model in a file: shapes by name, and the module as it prints itself."""
@@ -183,6 +202,35 @@ def _reinitialise(module: nn.Module) -> nn.Module:
         for parameter, value in frozen:
             parameter.copy_(value)
     return module
+
+
+def _swap(module: nn.Module, where: Where, make: Make) -> nn.Module:
+    """The module with its layers replaced, at every place where it has them."""
+    inside = {id(child) for part in module.modules() if _is_attention(part) for child in part.children()}
+    layers = {
+        name: part
+        for name, part in module.named_modules()
+        if _is_attention(part) or (id(part) not in inside and not list(part.children()))
+    }
+    replacements = {id(layers[name]): _made(make, name, layers[name]) for name in select(layers, where, "layer")}
+    for part in list(module.modules()):
+        for name, child in part._modules.items():
+            if id(child) in replacements:
+                setattr(part, name, replacements[id(child)])
+        if isinstance(part, nn.TransformerEncoderLayer):
+            part.activation_relu_or_gelu = 0  # its fast path reads the weights of its layers and does not call them
+    return replacements.get(id(module), module)
+
+
+def _made(make: Make, name: str, layer: nn.Module) -> nn.Module:
+    replacement = make(name, layer)
+    if not isinstance(replacement, nn.Module):
+        raise TypeError(f"expected an nn.Module in place of layer {name!r}, got {type(replacement).__name__}")
+    return replacement
+
+
+def _is_attention(module: nn.Module) -> bool:
+    return isinstance(module, nn.MultiheadAttention)
 
 
 def _norm_momenta(module: nn.Module) -> dict[str, float]:

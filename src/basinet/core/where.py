@@ -13,14 +13,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from .nearest import nearest
-from .tree import Params
 
 Where = str | Sequence[str] | None
 MOST = 8  # names that an error lists
 
 
-def select(params: Mapping[str, Any], where: Where) -> tuple[str, ...]:
-    """The names that match, in the order of the parameters; all where `where` is None."""
+def select(params: Mapping[str, Any], where: Where, what: str = "parameter") -> tuple[str, ...]:
+    """The names that match, in the order of the parameters; all where `where` is None. `what` they are the names of is
+    for errors."""
     if where is None:
         return tuple(params)
     patterns = (where,) if isinstance(where, str) else tuple(where) if isinstance(where, Sequence) else (where,)
@@ -34,18 +34,12 @@ def select(params: Mapping[str, Any], where: Where) -> tuple[str, ...]:
     for pattern in (*wanted, *left_out):
         if not any(fnmatchcase(name, pattern) for name in params):
             raise ValueError(
-                f"no parameter matches {pattern!r}.{nearest(pattern, params, most=3)} There are {_few(params)}"
+                f"no {what} matches {pattern!r}.{nearest(pattern, params, most=3)} There are {_few(params)}"
             )
     found = tuple(n for n in params if _any(n, wanted) and not _any(n, left_out))
     if not found:
-        raise ValueError(f"where={where!r} leaves no parameter of {_few(params)}")
+        raise ValueError(f"where={where!r} leaves no {what} of {_few(params)}")
     return found
-
-
-def last_layer(params: Params) -> str:
-    """The pattern of the layer whose parameters come last: "head.*" for head.weight and head.bias."""
-    name = next(reversed(params))
-    return f"{name.rpartition('.')[0]}.*" if "." in name else "*"
 
 
 def _any(name: str, patterns: Sequence[str]) -> bool:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..core.demand import Demand, Predicting, Widths
 from ..core.tree import leaves, tree_map
+from ..layers import Taps
 from .passes import ELEMENTS, WIDTH, Passes
 from .structures import SWEEPS, wide_of
-from .taps import Taps
 
 DOUBLE = 8  # bytes of a number in the sums over all data
 MATRICES = 8  # full ones: sums and their symmetric form, precision, its factor, identity, inverse, copies of it

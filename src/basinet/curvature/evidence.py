@@ -1,10 +1,11 @@
 """The evidence of a Laplace approximation, and the prior and noise that make it largest.
 
-    log Z = a log p(y | theta*, r) - 1/2 sum_i log(1 + a r e_i / m) - 1/2 m q
+    log Z = a log p(y | theta*, r) - 1/2 sum_i log(1 + a r^k e_i / m) - 1/2 m q
 
 with e_i the eigenvalues of the curvature and q = |theta* - mu_0|^2 in units of the prior, m the factor by which the
-prior's precision is multiplied, r = sigma_0^2 / sigma^2 the same for the noise, and a = 1 / T. Closed form once the
-eigenvalues are known. A prior that is tempered counts as the normal distribution that it is then. For parameters that
+prior's precision is multiplied, r = sigma_0^2 / sigma^2 the same for the noise, and a = 1 / T. k is 1, but 2 for the
+empirical Fisher information, which is made of squared residuals over sigma^4. Closed form once the eigenvalues are
+known. A prior that is tempered counts as the normal distribution that it is then. For parameters that
 are a part of all it is the evidence given the others. It is exact for a linear model with normal noise.
 """
 
@@ -36,6 +37,7 @@ class Evidence:
     shares: tuple[float, float]  # of likelihood and prior
     distance: Mapping[str, float]  # q of each tensor, in units of the prior's precision
     log_noise: float = 0.0  # log sigma_0, where the noise is looked for
+    power: int = 1  # k: with r times the noise's precision, the curvature is r^k times what it is
 
     @staticmethod
     def at(passes: Passes, prior: Mapping[str, float], run: Pass) -> Evidence:
@@ -47,7 +49,7 @@ class Evidence:
         distance = {n: prior[n] * float(x.double().square().sum()) for n, x in away.items()}
         log_noise = passes.point.params.get(LOG_NOISE)
         known = float(log_noise) if log_noise is not None and log_noise.dim() == 0 else 0.0
-        return Evidence(run.log_likelihood, run.elements, problem.shares, distance, known)
+        return Evidence(run.log_likelihood, run.elements, problem.shares, distance, known, passes.power)
 
     def value(self, volume: float, factors: Mapping[str, float], r: float = 1.0) -> float:
         """log Z, given log det Lambda - log det (prior), the factors of the tensors, and r."""
@@ -86,12 +88,12 @@ class Evidence:
         """Factors and r that are better than those given and 1: each the best whose logarithm is at most `leap` away
         (for r, twice that), the noise after the prior. In each logarithm log Z is concave, for eigenvalues that are not
         negative: with g the number of parameters that the data determine, its slope is (g - pull) / 2 in a factor's,
-        and that of the likelihood less g / 2 in that of r."""
+        and that of the likelihood less k g / 2 in that of r."""
         factors, r = dict(factors), 1.0
 
         def determined(names: Sequence[str], factor: float, r: float) -> float:
             values = [eigenvalues[n] for n in ([""] if "" in eigenvalues else names)]
-            share = self.shares[0] * r / (factor * self.shares[1])
+            share = self._share(r) / (factor * self.shares[1])
             return math.fsum(float((share * e / (1 + share * e)).sum()) for e in values)
 
         for names in self._kinds(groups):
@@ -103,7 +105,8 @@ class Evidence:
             alike = [list(factors)] if "" in eigenvalues else [[n] for n in factors]
             r = _zero(
                 lambda r: (
-                    2 * self._fit_slope(r) - math.fsum(determined(names, factors[names[0]], r) for names in alike)
+                    2 * self._fit_slope(r)
+                    - self.power * math.fsum(determined(names, factors[names[0]], r) for names in alike)
                 ),
                 -2 * leap,
                 2 * leap,
@@ -123,7 +126,11 @@ class Evidence:
         """What log Z has of some tensors with one factor."""
         values = [eigenvalues[n] for n in ([""] if "" in eigenvalues else names)]
         pull = factor * self.shares[1] * math.fsum(self.distance[n] for n in names)
-        return -0.5 * (_volume(values, self.shares, factor, r) + pull)
+        return -0.5 * (_volume(values, self._share(r) / (factor * self.shares[1])) + pull)
+
+    def _share(self, r: float) -> float:
+        """What the curvature is multiplied by with r times the noise's precision."""
+        return self.shares[0] * r**self.power
 
     def _fit(self, r: float) -> float:
         """The log likelihood with r times the noise's precision: normal noise of one standard deviation."""
@@ -142,9 +149,9 @@ class Evidence:
         return -0.5 * self.elements * (math.log(2 * math.pi) + 2 * self.log_noise)
 
 
-def _volume(values: Sequence[Tensor], shares: tuple[float, float], factor: float, r: float) -> float:
-    """log det Lambda - log det (prior)."""
-    found = math.fsum(float(torch.log1p(e * (shares[0] * r / (factor * shares[1]))).sum()) for e in values)
+def _volume(values: Sequence[Tensor], share: float) -> float:
+    """log det Lambda - log det (prior), where the curvature has a share of the prior."""
+    found = math.fsum(float(torch.log1p(e * share).sum()) for e in values)
     return math.inf if math.isnan(found) else found  # an exact Hessian that this prior does not make positive
 
 

@@ -1,28 +1,31 @@
 """One pass over the data, in batches, with what the curvature of each batch is made of.
 
-A parameter is followed through the layers that are called with it (taps.py). The first batch tries that: where the
-gradient of an example that follows from the layers is not the one that autograd gives (a weight that is also used in
-another way, attention, an embedding), gradients of single examples are taken by differentiating one by one.
+A parameter is followed through the layers that are called with it, or by differentiating examples one by one
+(follow.py). What a few examples tell holds for most networks; those that pick rows inside are looked at in each batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, Point, take, tree_map
 from ..data import Data, Piece, Stream, pieces, some
+from ..layers import Taps
 from ..problem import Problem
 from . import roots
-from .taps import Layer, Taps
+from .calls import layers_of
+from .follow import Followed, Unfollowed, follow, is_head
+from .singly import one_by_one
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Kind = Literal["ggn", "fisher", "hessian"]
 ELEMENTS = 2**24  # numbers in what is made for a batch beside its activations
 WIDTH = 2**26  # numbers that go into all layers, for a batch: patches of convolutions are many; on a GPU a sixteenth of
@@ -48,19 +51,26 @@ class Passes:
     labels: int | None = None  # labels drawn an example in place of an exact H
     subset: int | None = None  # examples that stand for all N
     batch_size: int | None = 256  # examples at a time; None: all at once. The result does not depend on it
+    alone: frozenset[str] = frozenset()  # params that are differentiated one by one in any case
 
     @property
     def params(self) -> Params:
         """Those the curvature is about, in their own order."""
         return {n: x for n, x in self.point.params.items() if n in self.names}
 
+    @property
+    def power(self) -> int:
+        """With r times the precision of normal noise, the curvature is r to this power times what it is: the empirical
+        Fisher information is made of squared residuals over sigma^4."""
+        return 2 if self.kind == "fisher" else 1
+
     def run(self, limit: int | None = None) -> Pass:
         """A pass, of at most `limit` examples at a time."""
         return Pass(self, limit)
 
-    def few(self) -> Any:
+    def few(self, count: int = FEW) -> Any:
         """A few inputs."""
-        return tree_map(lambda x: x[:FEW], some(self.data).inputs)
+        return tree_map(lambda x: x[:count], some(self.data).inputs)
 
     def free(self) -> tuple[Params, Params, Params]:
         """The params that are followed, as leaves of a graph; the buffers; all other params."""
@@ -70,7 +80,22 @@ class Passes:
 
     def follow(self) -> Followed:
         """How the parameters are followed, as a few inputs tell."""
-        return _follow(self, self.few())
+        return follow(self, self.few())
+
+
+def tried_again(structure: Callable[Concatenate[Passes, P], T]) -> Callable[Concatenate[Passes, P], T]:
+    """A structure that begins anew where a batch shows that parameters cannot be followed through their layers, as in
+    networks that pick rows inside: those are then differentiated one by one."""
+
+    @wraps(structure)
+    def until_followed(passes: Passes, *args: P.args, **kwargs: P.kwargs) -> T:
+        while True:
+            try:
+                return structure(passes, *args, **kwargs)
+            except Unfollowed as lost:
+                passes = replace(passes, alone=passes.alone | lost.names)
+
+    return until_followed
 
 
 class Pass:
@@ -118,17 +143,6 @@ class Pass:
                 return
 
 
-@dataclass(frozen=True, eq=False)
-class Followed:
-    """How parameters are followed: through which layers, or one by one."""
-
-    layers: frozenset[tuple[str | None, str | None]]
-    others: tuple[str, ...]
-    head: tuple[str | None, str | None] | None  # the layer whose output is the network's
-    width: int  # numbers that go into layers, an example
-    dense: frozenset[str]  # parameters of layers for which Kronecker factors exist
-
-
 class Chunk:
     """A batch: its outputs, their curvature, and gradients of single examples."""
 
@@ -138,9 +152,11 @@ class Chunk:
         with Taps(free, len(piece.targets)) as taps:
             self._outputs = passes.problem.outputs(fixed | free, buffers, piece.inputs)[0]
         self.outputs = self._outputs.detach()
-        found = [layer for layer in taps.layers() if (layer.weight, layer.bias) in followed.layers]
-        self.head = next((layer for layer in found if (layer.weight, layer.bias) == followed.head), None)
-        self.layers = [layer for layer in found if layer is not self.head]  # all but the head
+        if lost := followed.lost(self._outputs, taps):
+            raise Unfollowed(lost)
+        layers = [layer for layer in layers_of(taps.calls) if layer.key in followed.layers]
+        self.head = next((layer for layer in layers if is_head(layer, self._outputs)), None)
+        self.layers = [layer for layer in layers if layer is not self.head]  # all but the head
         if passes.kind == "hessian" and (self.layers or self.others or self.head is None):
             names = ", ".join(passes.names)
             raise ValueError(
@@ -150,12 +166,9 @@ class Chunk:
         self.root = _root(passes, self.outputs, piece, number)
 
     @property
-    def weights(self) -> Tensor:
-        """(B,), how much each example counts."""
-        w = self.piece.weights
-        if w is None:
-            return torch.ones(len(self.outputs), dtype=self.outputs.dtype, device=self.outputs.device)
-        return w.to(self.outputs).flatten(1).mean(1) if w.dim() > 1 else w.to(self.outputs)
+    def masked(self) -> bool:
+        """Whether elements of the targets have weights of their own."""
+        return self.piece.weights is not None and self.piece.weights.dim() > 1
 
     def gradients(self) -> Iterator[list[Tensor]]:
         """For some columns of the root at a time, their gradients in the outputs of `layers`, each (K, B, T, groups,
@@ -167,12 +180,13 @@ class Chunk:
         most = max(1, ELEMENTS // sum(x.numel() for x in calls)) if linear else 1  # convolutions are slow when stacked
         for begin in range(0, self.root.count, most):
             columns = self.root.columns(begin, min(begin + most, self.root.count))
-            along = columns.unflatten(-1, self._outputs.shape[1:])
-            found = self._back(calls, along)
-            yield [layer.gradients([found.pop(0) for _ in layer.taps]) for layer in self.layers]
+            grads = self._back(calls, columns.reshape(-1, *self._outputs.shape))
+            yield [layer.gradients([grads.pop(0) for _ in layer.taps]) for layer in self.layers]
 
     def _back(self, calls: list[Tensor], along: Tensor) -> list[Tensor]:
         """The gradients in `calls` of several vectors (K, *outputs), leaves (K, ...)."""
+        if not self._outputs.requires_grad:  # the outputs of this batch come from none of them
+            return [x.new_zeros(len(along), *x.shape) for x in calls]
         how = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
         if len(along) > 1:
             try:
@@ -192,41 +206,8 @@ class Chunk:
         for begin in range(0, self.root.count, most):
             end = min(begin + most, self.root.count)
             along = self.root.columns(begin, end).transpose(0, 1)  # (B, K, E)
-            rows = one_by_one(self.passes, self.others, self.piece.inputs, along)
+            rows = one_by_one(self.passes.problem, self.passes.point, self.others, self.piece.inputs, along)
             yield from (take(tree_map(lambda x: x.transpose(0, 1), rows), k) for k in range(end - begin))
-
-
-def one_by_one(passes: Passes, names: Sequence[str], inputs: Any, along: Tensor) -> Params:
-    """v' J of single examples, leaves (B, K, *shape), for vectors `along` (B, K, E)."""
-    params, buffers = passes.point
-    free = {n: params[n] for n in names}
-
-    def example(row: Any, vectors: Tensor) -> Params:
-        def outputs(some: Params) -> Tensor:
-            one = tree_map(lambda x: x.unsqueeze(0), row)
-            return passes.problem.outputs(params | some, buffers, one)[0].flatten()
-
-        back = torch.func.vjp(outputs, free)[1]
-        return lift(lambda v: back(v)[0])(vectors)
-
-    try:
-        with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no rule for vmap
-            return lift(example)(inputs, along)
-    except RuntimeError as error:  # layers that do not run under vmap
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        return _in_a_loop(passes, free, inputs, along)
-
-
-def last_layer(passes: Passes) -> tuple[str, ...]:
-    """The parameters of the layer that is called last: the one whose output is the network's, mostly. None where no
-    linear layer or convolution has parameters of its own, as behind weight norms or in scripted modules."""
-    free, buffers, fixed = passes.free()
-    inputs = passes.few()
-    with torch.no_grad(), Taps(free, _length(inputs)) as taps:
-        passes.problem.outputs(fixed | free, buffers, inputs)
-    matrices = [tap for tap in taps.found if tap.kind == "matrix" and tap.weight is not None]
-    return () if not matrices else tuple(n for n in (matrices[-1].weight, matrices[-1].bias) if n is not None)
 
 
 def _width(point: Point) -> int:
@@ -237,70 +218,10 @@ def _width(point: Point) -> int:
     return max(WIDTH, torch.cuda.mem_get_info(like.device)[0] // (16 * like.element_size()))
 
 
-def _follow(passes: Passes, inputs: Any) -> Followed:
-    """Tries, on the last of a few examples, which parameters can be followed through their layers."""
-    free, buffers, fixed = passes.free()
-    with Taps(free, _length(inputs)) as taps:
-        outputs = passes.problem.outputs(fixed | free, buffers, inputs)[0]
-    layers = taps.layers()
-    along = torch.zeros_like(outputs)
-    along[-1] = passes.noise.split("try").normal(outputs[-1].detach())
-    calls = [tap.output for tap in taps.found]
-    asked = [*free.values(), *calls]
-    found = torch.autograd.grad(outputs, asked, along, allow_unused=True, materialize_grads=True)
-    truth, by_call = dict(zip(free, found)), dict(zip((id(x) for x in calls), found[len(free) :]))
-    followed: set[tuple[str | None, str | None]] = set()
-    width = 1
-    for layer in layers:
-        g = layer.gradients([by_call[id(tap.output)].unsqueeze(0) for tap in layer.taps])[0]
-        a = layer.inputs()
-        width += a[0].numel()
-        rows = layer.rows(a, g, free)
-        if all(_same(row[-1], truth[n]) for n, row in rows.items()):
-            followed.add((layer.weight, layer.bias))
-    calls_of = [n for layer in layers for n in layer.names]
-    followed = {key for key in followed if all(calls_of.count(n) < 2 for n in key)}  # a weight with two biases is not
-    covered = {n for key in followed for n in key}
-    others = tuple(n for n in free if n not in covered)
-    last = layers[-1] if layers else None
-    alone = last is not None and len(last.taps) == 1 and last.dense and last.taps[0].handed is outputs
-    head = (last.weight, last.bias) if last is not None and alone and outputs.dim() == 2 else None
-    dense = frozenset(n for layer in layers if layer.dense for n in layer.names if n in covered)
-    return Followed(frozenset(followed), others, head if head in followed else None, width, dense)
-
-
-def _same(found: Tensor, truth: Tensor) -> bool:
-    tolerance = 10 * torch.finfo(truth.dtype).eps ** 0.5
-    return bool((found - truth).abs().max() <= tolerance * (truth.abs().max() + torch.finfo(truth.dtype).tiny))
-
-
 def _root(passes: Passes, outputs: Tensor, piece: Piece, number: int) -> roots.Root:
     likelihood, learned = passes.problem.likelihood, passes.problem.split(passes.point.params)[1]
     if passes.kind == "ggn" and passes.labels is not None:
         noise = passes.noise.split("labels").split(number)
         return roots.sampled(likelihood, outputs, piece.weights, learned, passes.labels, noise)
-    made = {"ggn": roots.expected, "fisher": roots.empirical, "hessian": roots.exact}[passes.kind]
-    return made(likelihood, outputs, piece.targets, piece.weights, learned)
-
-
-def _in_a_loop(passes: Passes, free: Params, inputs: Any, along: Tensor) -> Params:
-    made = []
-    for b in range(len(along)):
-        leaves = {n: x.detach().clone().requires_grad_() for n, x in free.items()}
-        row = take(inputs, slice(b, b + 1))
-        outputs = passes.problem.outputs(passes.point.params | leaves, passes.point.buffers, row)[0].flatten()
-        grads = [
-            torch.autograd.grad(
-                outputs, list(leaves.values()), v, retain_graph=True, allow_unused=True, materialize_grads=True
-            )
-            for v in along[b]
-        ]
-        made.append({n: torch.stack([g[i] for g in grads]) for i, n in enumerate(leaves)})
-    return {n: torch.stack([row[n] for row in made]) for n in free}
-
-
-def _length(inputs: Any) -> int:
-    return torch.utils._pytree.tree_leaves(inputs)[0].shape[0]
-
-
-__all__ = ["Chunk", "Followed", "Kind", "Layer", "Pass", "Passes", "last_layer", "one_by_one"]
+    root_of = {"ggn": roots.expected, "fisher": roots.empirical, "hessian": roots.exact}[passes.kind]
+    return root_of(likelihood, outputs, piece.targets, piece.weights, learned)

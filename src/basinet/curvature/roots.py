@@ -163,7 +163,7 @@ def expected(likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: 
         h = likelihood.hessian(outputs, None, learned)
     except ValueError:  # it depends on the target, or has no formula
         h = likelihood.hessian(outputs, targets, learned)
-    h = _weighted(h, outputs, targets, weights)
+    h = _weighted(h, outputs, weights)
     values = h.diagonal(dim1=-2, dim2=-1)
     if torch.equal(h, torch.diag_embed(values)):
         return Factor(torch.diag_embed(_positive(values, likelihood).sqrt()))
@@ -175,7 +175,7 @@ def exact(likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Ten
     """The Hessian at the targets themselves, which may be negative."""
     if type(likelihood) is Categorical:
         return Softmax(outputs, weights)
-    return Matrix(_weighted(likelihood.hessian(outputs, targets, learned), outputs, targets, weights))
+    return Matrix(_weighted(likelihood.hessian(outputs, targets, learned), outputs, weights))
 
 
 def empirical(
@@ -206,18 +206,17 @@ def _gradient(
         root = weights.to(each).sqrt()  # squared by whoever squares gradients
         return -(root.reshape(root.shape + (1,) * (each.dim() - root.dim())) * each).sum()
 
-    return torch.func.grad(energy)(outputs).flatten(1)
+    return torch.func.grad(energy)(outputs).reshape(len(outputs), -1)
 
 
-def _weighted(h: Tensor, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+def _weighted(h: Tensor, outputs: Tensor, weights: Tensor | None) -> Tensor:
     """H (B, E, E) with the weights of examples, or of the elements of targets."""
     if weights is None:
         return h
     weights = weights.to(h)
     if weights.dim() == 1:
         return h * weights[:, None, None]
-    event = outputs.shape[1:]
-    if weights.shape[1:] != event and outputs.shape[-1] == 2 * weights.shape[-1]:  # a mean and a scale for each target
+    if weights.dim() == outputs.dim() and outputs.shape[-1] == 2 * weights.shape[-1]:  # mean and scale
         weights = torch.cat([weights, weights], -1)
     elif weights.dim() < outputs.dim():
         weights = weights.reshape(*weights.shape, *(1,) * (outputs.dim() - weights.dim()))

@@ -19,13 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.lift import lift
 from ..core.tree import Params, ravel, unravel
-from .passes import ELEMENTS, Chunk, Pass, Passes
-from .taps import Layer
+from .calls import Layer
+from .passes import ELEMENTS, Chunk, Pass, Passes, tried_again
+from .symmetric import WIDE, Linear, gram
 
 SWEEPS = 30  # passes over the data in which the low-rank structure converges, at most
-AT_ONCE = 1024  # examples whose part of a full matrix is added at a time
-BLOCK = 32  # columns of a symmetric matrix that are made at a time, at least
-WIDE = torch.float64  # sums over all data are kept in doubles
 
 
 class Diagonals(NamedTuple):
@@ -59,6 +57,7 @@ class Directions(NamedTuple):
     run: Pass
 
 
+@tried_again
 def diagonal(passes: Passes, left: Params | None = None, right: Params | None = None) -> Diagonals:
     """The diagonal; of parameters that have a basis in `left` and `right`, (o, o) and (i, i), the diagonal in that
     basis: what corrects the eigenvalues of Kronecker factors (George et al. 2018)."""
@@ -79,63 +78,66 @@ def diagonal(passes: Passes, left: Params | None = None, right: Params | None = 
                     for column in g:
                         _add(values, _squares(layer, a, column, params))
         for rows in chunk.singly():
-            _add(values, {n: x.square().sum(0) for n, x in rows.items()})
+            _add(values, {n: _in_basis(x, bases[0].get(n), bases[1].get(n)) for n, x in rows.items()})
     return Diagonals({n: x * run.scale for n, x in values.items()}, run)
 
 
+@tried_again
 def kronecker(passes: Passes) -> Factors:
-    """Kronecker factors, with the number of examples and places divided out of A."""
+    """Kronecker factors, with the number of examples and places divided out of A: those whose weight is not zero."""
     left: Params = {}
     right: Params = {}
     plain: Params = {}
-    count: dict[str, float] = {}  # examples times places
+    count: dict[str, float] = {}  # examples times places, weighted
     run = passes.run()
     for chunk in run:
-        layers = [*chunk.layers, *([chunk.head] if chunk.head is not None else [])]
-        examples = float(chunk.weights.sum())
-        for layer in layers:
-            if layer.dense and layer.weight is not None:
-                a = layer.inputs().squeeze(2)  # (B, T, i)
-                weighted = a if chunk.piece.weights is None else a * chunk.weights.sqrt()[:, None, None]
-                _add(right, {layer.weight: _gram(weighted.flatten(0, 1))})
-                count[layer.weight] = count.get(layer.weight, 0.0) + examples * a.shape[1]
+        reached: dict[str, Tensor] = {}  # (B, T), the places of a weight to which gradients go back
         if chunk.head is not None:
-            gram = chunk.root.gram()
-            _add(left, dict.fromkeys(chunk.head.names, gram))
+            _add(left, dict.fromkeys(chunk.head.names, chunk.root.gram()))
         inputs = [None if layer.dense else layer.inputs() for layer in chunk.layers]
         for each in chunk.gradients():
             for layer, a, g in zip(chunk.layers, inputs, each):
+                if layer.dense and layer.weight is not None and chunk.masked:
+                    here = (g != 0).flatten(3).any(-1).any(0)
+                    reached[layer.weight] = here | reached.get(layer.weight, here)
                 if a is not None:
                     for column in g:
                         _add(plain, _squares(layer, a, column, passes.params))
                     continue
                 g = g.squeeze(3)  # (K, B, T, o)
-                gram = _gram(g.flatten(0, 2))
+                over_places = gram(g.flatten(0, 2))
                 if layer.weight is not None:
-                    _add(left, {layer.weight: gram})
+                    _add(left, {layer.weight: over_places})
                 if layer.bias is not None:
-                    _add(left, {layer.bias: gram if g.shape[2] == 1 else _gram(g.sum(2).flatten(0, 1))})
+                    _add(left, {layer.bias: over_places if g.shape[2] == 1 else gram(g.sum(2).flatten(0, 1))})
+        for layer in [*chunk.layers, *([chunk.head] if chunk.head is not None else [])]:
+            if layer.dense and layer.weight is not None:
+                total, number = _inputs_of(chunk, layer, reached.get(layer.weight))
+                _add(right, {layer.weight: total})
+                count[layer.weight] = count.get(layer.weight, 0.0) + number
         for rows in chunk.singly():
             _add(plain, {n: x.square().sum(0) for n, x in rows.items()})
     left = {n: x * run.scale for n, x in left.items()}
-    right = {n: x / count[n] for n, x in right.items()}
-    return Factors(left, right, {n: x * run.scale for n, x in plain.items()}, run)
+    right = {n: x / max(count[n], torch.finfo(WIDE).tiny) for n, x in right.items()}
+    unseen = {n: torch.zeros_like(x, dtype=WIDE) for n, x in passes.params.items() if n not in left | plain}
+    return Factors(left, right, {n: x * run.scale for n, x in plain.items()} | unseen, run)
 
 
+@tried_again
 def full(passes: Passes) -> Matrix:
     """The whole matrix. Of one linear layer whose examples have one place each, it is sum_n H_n x a_n a_n', which
     takes as many times less work as there are outputs."""
     params = passes.params
     total = sum(x.numel() for x in params.values())
-    made: Tensor | None = None
+    matrix: Tensor | None = None
     run = passes.run(max(1, ELEMENTS // total))
-    linear = _Linear(params)
+    linear = Linear(params)
     for chunk in run:
         if (single := _single(chunk)) is not None:
             linear.take(*single)
             continue
-        if made is None:
-            made = torch.zeros(total, total, dtype=WIDE, device=chunk.outputs.device)
+        if matrix is None:
+            matrix = torch.zeros(total, total, dtype=WIDE, device=chunk.outputs.device)
         inputs = [layer.inputs() for layer in chunk.layers]
         head = None if chunk.head is None else chunk.head.inputs()
         columns = (column for each in chunk.gradients() for column in zip(*each))
@@ -146,11 +148,13 @@ def full(passes: Passes) -> Matrix:
                 rows = rows | layer.rows(a, g, params)
             if chunk.head is not None and head is not None:
                 rows = rows | chunk.head.rows(head, chunk.root.columns(k, k + 1)[0, :, None, None], params)
-            made += _gram(ravel({n: rows[n] for n in params}, 1))
-    parts = [x for x in (made, linear.done()) if x is not None]
+            zero = {n: x.new_zeros(len(chunk.outputs), *x.shape) for n, x in params.items() if n not in rows}
+            matrix += gram(ravel({n: (rows | zero)[n] for n in params}, 1))
+    parts = [x for x in (matrix, linear.done()) if x is not None]
     return Matrix(torch.stack(parts).sum(0).mul_(run.scale) if len(parts) > 1 else parts[0].mul_(run.scale), run)
 
 
+@tried_again
 def low_rank(passes: Passes, rank: int, sweeps: int = SWEEPS, tolerance: float = 1e-6) -> Directions:
     """The `rank` largest eigenvalues by subspace iteration with matrix-vector products: a Jacobian-vector and a
     vector-Jacobian product a vector and pass. It ends when no eigenvalue moves by more than `tolerance` of the
@@ -167,12 +171,12 @@ def low_rank(passes: Passes, rank: int, sweeps: int = SWEEPS, tolerance: float =
         products, run = _products(passes, vectors.to(like.dtype), params)
         values, turn = torch.linalg.eigh((products @ vectors.mT + vectors @ products.mT) / 2)
         values, turn = values.flip(0)[:rank], turn.flip(1)
-        found = turn.mT @ vectors
+        rotated = turn.mT @ vectors
         if bool((values - before).abs().max() <= tolerance * values[0].abs()):
             break
         before = values
         vectors = torch.linalg.qr((turn.mT @ products).mT)[0].mT
-    basis = {n: torch.stack([unravel(v, params)[n] for v in found[:rank]]) for n in params}
+    basis = {n: torch.stack([unravel(v, params)[n] for v in rotated[:rank]]) for n in params}
     return Directions(values.clamp(min=0), basis, run)
 
 
@@ -183,11 +187,11 @@ def wide_of(rank: int, total: int) -> int:
 
 def _products(passes: Passes, vectors: Tensor, params: Params) -> tuple[Tensor, Pass]:
     """The matrix times vectors (K, P)."""
-    made = torch.zeros(vectors.shape, dtype=WIDE, device=vectors.device)
+    products = torch.zeros(vectors.shape, dtype=WIDE, device=vectors.device)
     run = passes.run()
     for chunk in run:
-        made += _batch_products(passes, chunk, vectors, params)
-    return made * run.scale, run
+        products += _batch_products(passes, chunk, vectors, params)
+    return products * run.scale, run
 
 
 def _batch_products(passes: Passes, chunk: Chunk, vectors: Tensor, params: Params) -> Tensor:
@@ -195,31 +199,44 @@ def _batch_products(passes: Passes, chunk: Chunk, vectors: Tensor, params: Param
 
     def outputs(some: Params) -> Tensor:
         point = passes.point
-        return passes.problem.outputs(point.params | some, point.buffers, chunk.piece.inputs)[0].flatten(1)
+        outputs = passes.problem.outputs(point.params | some, point.buffers, chunk.piece.inputs)[0]
+        return outputs.reshape(len(outputs), -1)
 
     with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no second derivatives
         back = torch.func.vjp(outputs, params)[1]
-        push = torch.func.vjp(lambda u: back(u)[0], torch.zeros_like(chunk.outputs.flatten(1)))[1]
+        push = torch.func.vjp(lambda u: back(u)[0], torch.zeros_like(chunk.outputs.reshape(len(chunk.outputs), -1)))[1]
         return lift(lambda v: ravel(back(chunk.root.apply(push(unravel(v, params))[0]))[0]))(vectors)
+
+
+def _inputs_of(chunk: Chunk, layer: Layer, reached: Tensor | None) -> tuple[Tensor, float]:
+    """The sum of a a' over the examples and places of a batch, weighted, and of the weights."""
+    a = layer.inputs().squeeze(2)  # (B, T, i)
+    weights = chunk.piece.weights
+    if weights is None:
+        return gram(a.flatten(0, 1)), float(a.shape[0] * a.shape[1])
+    if reached is None:  # one place per example, or one weight for all
+        reached = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
+    counts = layer.counts(weights.to(a), reached)
+    return gram((a * counts.sqrt().unsqueeze(-1)).flatten(0, 1)), float(counts.double().sum())
 
 
 def _of_head(chunk: Chunk, head: Layer, bases: tuple[Params, Params]) -> Params:
     """The diagonal of the layer whose outputs are the network's."""
     a = head.inputs()[:, 0, 0]  # (B, i)
-    made = {}
+    values = {}
     if head.weight is not None:
         basis = bases[1].get(head.weight)
         a = a if basis is None else a @ basis.to(a)
         turned = bases[0].get(head.weight)
-        made[head.weight] = chunk.root.diagonal(None if turned is None else turned.to(a)).mT @ a.square()
+        values[head.weight] = chunk.root.diagonal(None if turned is None else turned.to(a)).mT @ a.square()
     if head.bias is not None:
-        made[head.bias] = chunk.root.diagonal().sum(0)
-    return made
+        values[head.bias] = chunk.root.diagonal().sum(0)
+    return values
 
 
 def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
-    """The one matrix that the curvature is about, where it is one with one place an example; and sum_k g g', (B, o, o),
-    of its outputs."""
+    """The one matrix that the curvature is about, where it is one with one place per example; and sum_k g g' of its
+    outputs, (B, o, o)."""
     layers = chunk.layers if chunk.head is None else [*chunk.layers, chunk.head]
     if chunk.others or len(layers) != 1 or not layers[0].dense or layers[0].weight is None:
         return None
@@ -232,94 +249,36 @@ def _single(chunk: Chunk) -> tuple[Layer, Tensor] | None:
     return layer, g.mT @ g
 
 
-class _Linear:
-    """sum_n H_n x a_n a_n', with a bias as one more input. H_n and a_n a_n' are symmetric, so a quarter of the numbers
-    is computed; for many examples at a time, since each time what is there is read and written."""
-
-    def __init__(self, params: Params) -> None:
-        self.params = params
-        self.made: Tensor | None = None  # (i, pairs of outputs, i)
-        self.waiting: list[tuple[Tensor, Tensor]] = []
-
-    def take(self, layer: Layer, h: Tensor) -> None:
-        """The examples of a batch."""
-        a = layer.inputs()[:, 0, 0]
-        a = a if layer.bias is None else torch.cat([a, torch.ones_like(a[:, :1])], 1)
-        self.layer = layer
-        self.waiting.append((a, h))
-        if sum(len(x) for x, _ in self.waiting) >= AT_ONCE:
-            self._add()
-
-    def done(self) -> Tensor | None:
-        """The matrix, in the order of the params; None where there were no examples."""
-        if self.waiting:
-            self._add()
-        if self.made is None:
-            return None
-        upper = self.made.movedim(0, 1).triu()  # (pairs, i, i)
-        upper += upper.triu(1).mT
-        i, (first, second) = len(self.made), self.pairs
-        whole = upper.new_empty(self.outputs, i, self.outputs, i)
-        whole[first, :, second] = whole[second, :, first] = upper
-        parts = {self.layer.weight: slice(i)}
-        if self.layer.bias is not None:
-            parts = {self.layer.weight: slice(i - 1), self.layer.bias: slice(i - 1, i)}
-        each = [[whole[:, parts[n], :, parts[m]].flatten(2).flatten(0, 1) for m in self.params] for n in self.params]
-        return torch.cat([torch.cat(row, 1) for row in each])
-
-    def _add(self) -> None:
-        """The blocks on and above the diagonal, of the pairs of outputs on and above theirs."""
-        a, h = (torch.cat(x) for x in zip(*self.waiting))
-        self.waiting = []
-        i, self.outputs = a.shape[1], h.shape[-1]
-        self.pairs = torch.triu_indices(self.outputs, self.outputs, device=a.device)
-        h = h[:, self.pairs[0], self.pairs[1]]  # (B, pairs)
-        if self.made is None:
-            self.made = torch.zeros(i, h.shape[1], i, dtype=WIDE, device=a.device)
-        step = min(BLOCK, max(1, ELEMENTS // h.numel()))
-        for begin in range(0, i, step):
-            here = slice(begin, begin + step)
-            left = (a[:, here].unsqueeze(2) * h.unsqueeze(1)).flatten(1)  # (B, inputs pairs)
-            self.made[here, :, begin:] += (left.mT @ a[:, begin:]).unflatten(0, (-1, h.shape[1]))
-
-
-def _gram(rows: Tensor) -> Tensor:
-    """rows' rows, a symmetric matrix, by blocks on and above its diagonal."""
-    width = rows.shape[1]
-    step = max(BLOCK, -(-width // 5))
-    if step >= width:
-        return rows.mT @ rows
-    made = rows.new_empty(width, width)
-    for begin in range(0, width, step):
-        here = slice(begin, begin + step)
-        made[here, begin:] = found = rows[:, here].mT @ rows[:, begin:]
-        made[begin:, here] = found.mT
-    return made
-
-
 def _pooled(layer: Layer, a: Tensor, squared: Tensor) -> Params:
     """The sum over examples of squared gradients, where each example has one place: g_o^2 a_i^2, summed over columns
     beforehand."""
-    made = {}
+    sums = {}
     if layer.weight is not None:
         if layer.dense:
-            made[layer.weight] = squared[:, 0, 0].mT @ a[:, 0, 0].square()
+            sums[layer.weight] = squared[:, 0, 0].mT @ a[:, 0, 0].square()
         else:
             formula = "btgi,btgo->goi" if layer.kind == "matrix" else "btgi,btgi->gi"
-            made[layer.weight] = torch.einsum(formula, a.square(), squared)
+            sums[layer.weight] = torch.einsum(formula, a.square(), squared)
     if layer.bias is not None:
-        made[layer.bias] = squared.sum(0)
-    return made
+        sums[layer.bias] = squared.sum(0)
+    return sums
 
 
 def _squares(layer: Layer, a: Tensor, g: Tensor, params: Params) -> Params:
     """The sum over examples of squared gradients, for a few examples at a time."""
     most = max(1, ELEMENTS // sum(params[n].numel() for n in layer.names))
-    made: Params = {}
+    sums: Params = {}
     for begin in range(0, len(a), most):
         here = slice(begin, begin + most)
-        _add(made, {n: x.square().sum(0) for n, x in layer.rows(a[here], g[here], params).items()})
-    return made
+        _add(sums, {n: x.square().sum(0) for n, x in layer.rows(a[here], g[here], params).items()})
+    return sums
+
+
+def _in_basis(rows: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+    """The sum over examples of squared gradients (B, *shape), each seen as a matrix and turned: L' x R."""
+    x = rows.reshape(len(rows), rows.shape[1] if rows.dim() > 1 else 1, -1)
+    x = x if left is None else left.to(x).mT @ x
+    return _turned(x, right).square().sum(0).reshape(rows.shape[1:])
 
 
 def _turned(x: Tensor, basis: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..core.lift import TensorsOnly, compiled, gradient, lift, may_run_alone
+from ..core.lift import apart, compiled, gradient, lift, may_run_alone, together
 from ..core.noise import Noise
 from ..core.tree import Params, leaves, take, tree_map
 from ..optim import Optimizer
@@ -146,7 +146,7 @@ class Lift:
             try:
                 return self._by_tape(loss, state, step)
             except RuntimeError as error:
-                if not may_run_alone(error) or isinstance(self, Alone):
+                if not may_run_alone(error) or (isinstance(self, Alone) and not self.compile):
                     raise
                 self.tape = False
         return self._prepared(_Descended(loss), step, 1)(state, step.tensors())
@@ -225,7 +225,7 @@ class Lift:
                 return self._cast(function, *args[:-1], frame.step(args[-1], INSIDE))
 
             lifted = self._over(of_one, trees)
-            self._ready[key] = compiled(lifted) if self.compile else lifted
+            self._ready[key] = _compiled_tensors(lifted) if self.compile else lifted
         return self._ready[key]
 
     def _cast(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -265,7 +265,12 @@ class Lift:
 
 
 class Alone(Lift):
-    """One member by itself, without a member axis."""
+    """One member by itself, without a member axis. Compiled is its loss, whose backward pass the compiler then plans:
+    what is cheap it computes again, rather than keep it."""
+
+    def __init__(self, *, compile: bool = False) -> None:
+        super().__init__(compile=compile)
+        self.tape = True
 
     def __call__(self, function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
         return function
@@ -343,6 +348,25 @@ def on_streams(streams: Sequence[torch.cuda.Stream], calls: Sequence[Callable[[]
     return results
 
 
+def _compiled_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` compiled to give tensors alone; what stands beside them, the same at every call, is learned from a
+    first call that is not compiled. (Compilers differ in which tuples with names they can return.)"""
+    rest: Any = None
+
+    def tensors_of(*args: Any) -> tuple[Tensor, ...]:
+        return apart(function(*args))[0]
+
+    run = compiled(tensors_of)
+
+    def call(*args: Any) -> Any:
+        nonlocal rest
+        if rest is None:
+            rest = apart(function(*args))[1]
+        return together(run(*args), rest)
+
+    return call
+
+
 class _Descended:
     """The gradient of a loss with its quadratic part, of one member, by a transform. Equal for equal losses."""
 
@@ -351,7 +375,7 @@ class _Descended:
 
     def __call__(self, state: Any, step: Step) -> tuple[Any, Info]:
         grads, info = gradient(self.loss, lambda info: info.loss)(state.params, state, step)
-        return with_energy(grads, info, state.params)
+        return with_energy(dense(grads), info, state.params)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Descended) and _same(self.loss) is _same(other.loss)
@@ -407,14 +431,16 @@ def _vjp(called: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any, B
 
 def _traced_vjp(called: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any, Back]:
     """The same by a transform, which a compiler can follow."""
-    only = TensorsOnly(called)
+    rest: Any = None
 
     def with_tensors(params: Any) -> tuple[Any, tuple[Tensor, ...]]:
+        nonlocal rest
         outputs, aux = called(params, *args[1:])
-        return outputs, only.flat(aux)
+        tensors, rest = apart(aux)
+        return outputs, tensors
 
     outputs, pull, tensors = torch.func.vjp(with_tensors, args[0], has_aux=True)  # type: ignore[misc]
-    return outputs, only.rebuild(tensors), lambda cotangents: pull(cotangents)[0]
+    return outputs, together(tensors, rest), lambda cotangents: pull(cotangents)[0]
 
 
 def _detached(tree: Any) -> Any:

@@ -27,6 +27,7 @@ from ..core.where import Where, select
 from ..curvature import structures
 from ..curvature.demand import demand
 from ..curvature.evidence import LOG_NOISE, Evidence
+from ..curvature.follow import last_layer
 from ..curvature.gaussians import (
     Curved,
     CurvedDiagonal,
@@ -37,7 +38,7 @@ from ..curvature.gaussians import (
     one_precision,
 )
 from ..curvature.online import TUNED, check_noise, groups_of, precisions
-from ..curvature.passes import Kind, Pass, Passes, last_layer
+from ..curvature.passes import Kind, Pass, Passes
 from ..data import Data, Stream
 from ..engine import Demand, Finished, Method, Schedule
 from ..engine.method import Entry
@@ -70,7 +71,7 @@ class Laplace(Method):
 
     base: Method | None = None  # finds the mode where fit is given no start; None: MAP()
     structure: Structure | None = None  # of the covariance; None: full for up to 1,000 parameters, else kronecker
-    where: Where = "last"  # which parameters: patterns of names; "last": the last layer, at any size cheap; None: all
+    where: Where = "last"  # which parameters: patterns of names; "last": what the output comes from, cheap; None: all
     curvature: Kind = "ggn"  # ggn, fisher (from the targets' gradients), or hessian: exact, for a linear last layer
     subset: int | None = None  # examples whose curvature stands for all N, drawn at random; None: all examples
     labels: int | None = None  # labels drawn an example in place of all outputs, for many classes; None: exact
@@ -348,7 +349,7 @@ def _posterior(
     centre = passes.params
     precision = {n: s * factors[n] * prior[n] for n in centre}
     rest = {n: x for n, x in params.items() if n not in centre}
-    part, volume = curved.posterior(centre, a * r, precision, {} if rest else buffers)
+    part, volume = curved.posterior(centre, a * r**passes.power, precision, {} if rest else buffers)
     if r != 1.0:
         rest[LOG_NOISE] = rest[LOG_NOISE] - 0.5 * math.log(r)
     return (Partial(Delta(rest, buffers), part) if rest else part), volume

@@ -19,8 +19,7 @@ from ..core.lift import lift
 from ..core.tree import Params, Point, leaves, take
 from ..families import Delta, Diagonal, Family, Full, Kronecker, Partial
 from ..problem import Problem
-from .jacobian import Gradient, gradients, rows_of, run
-from .taps import Layer, tapped
+from .jacobian import Gradient, Size, gradients, rows_of, run, tapped
 
 ROOM = {"cpu": 2**26, "cuda": 2**30}  # bytes of gradients and activations held at once; on a GPU a quarter of what is
 # free, where that is more
@@ -50,14 +49,18 @@ def moments_of_several(
     names = [n for n in (*terms.blocks, *terms.names()) if n in problem.network.params]
     with torch.no_grad():
         few = problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0]
-    layers = tapped(problem, point, inputs, names) if names else {}
-    missing = [n for n in names if n not in layers]
-    plan = _plan(terms, layers, point, few, len(families) if full else 0)
-    step = batch_size or plan.inputs
-    for begin in range(0, leaves(inputs)[0].shape[0], step):
-        rows = take(inputs, slice(begin, begin + step))
+    sizes = tapped(problem, point, inputs, names) if names else {}
+    begin, n = 0, leaves(inputs)[0].shape[0]
+    while begin < n:
+        plan = _plan(terms, sizes, point, few, len(families) if full else 0)
+        end = begin + (batch_size or plan.inputs)
+        rows = take(inputs, slice(begin, end))
+        missing = [n for n in names if n not in sizes]
         with sdpa_kernel(SDPBackend.MATH):  # the fused forms have no rule to differentiate several outputs at once
-            outputs, taps = run(problem, point, rows, list(layers))
+            outputs, taps, lost = run(problem, point, rows, sizes)
+            if lost:  # a network that picks rows inside: from here on they are differentiated input by input
+                sizes = {n: size for n, size in sizes.items() if n not in lost}
+                continue
             total = _Sum(len(families), outputs, full)
             for first in range(0, few.numel(), plan.outputs):
                 here = slice(first, min(first + plan.outputs, few.numel()))
@@ -66,6 +69,7 @@ def moments_of_several(
                 with torch.no_grad():
                     _add(total, terms, found, by_rows, here)
         yield outputs.detach(), total.sum
+        begin = end
 
 
 class Block(NamedTuple):
@@ -128,23 +132,21 @@ class Plan(NamedTuple):
     outputs: int
 
 
-def _plan(terms: Terms, layers: dict[str, Layer], point: Point, few: Tensor, full: int) -> Plan:
+def _plan(terms: Terms, sizes: dict[str, Size], point: Point, few: Tensor, full: int) -> Plan:
     """As many inputs as fit, with so many full covariances; where one does not, as many of its outputs, if only
     variances are asked for."""
     dense, events = set(terms.names()), few.numel()
     an_output, an_input = 1, 1  # numbers held for an output of an input, and for an input
     for name, x in point.params.items():
-        layer = layers.get(name)
-        if layer is not None:
-            an_output += layer.groups * layer.places * layer.outputs
-            an_input += layer.groups * layer.places * layer.inputs
-        if name in dense or (name in terms.blocks and (layer is None or (layer.kind == "matrix" and layer.places > 1))):
+        size = sizes.get(name)
+        if size is not None:
+            an_output += size.groups * size.places * size.outputs
+            an_input += size.groups * size.places * size.inputs
+        if name in dense or (name in terms.blocks and (size is None or (size.role == "matrix" and size.places > 1))):
             an_output += 2 * x.numel()
     for family, *_ in terms.dense:
         if isinstance(family, Full):
-            an_input += len(family.factor) * max(
-                (v.outputs for n, v in layers.items() if n in family.centre), default=1
-            )
+            an_input += len(family.factor) * max((v.outputs for n, v in sizes.items() if n in family.centre), default=1)
     most = ROOM[few.device.type]
     if few.device.type == "cuda":
         most = max(most, torch.cuda.mem_get_info(few.device)[0] // 4)

@@ -33,12 +33,12 @@ from ..core.nearest import did_you_mean
 from ..core.noise import Noise
 from ..core.tree import Params, leaves, take, tree_map
 from ..engine import Descent, Info, Step
+from ..layers.features import Tapped
 from ..problem import Batch, Problem
 from ..problem.problem import PREFIX
 from .kernels import Kernel, mixed
 from .prior import weighted, with_prior
 from .scores import score_at
-from .tapped import Tapped
 
 SPACES = ("weights", "function", "features")
 PRIOR_KERNEL = Kernel("rbf", wide=True)  # between outputs of prior draws, by their own median
