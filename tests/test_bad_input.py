@@ -84,7 +84,7 @@ def test_outputs_that_do_not_fit_the_likelihood(model, likelihood, targets, mess
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda out: (out, out), "expected the module to return a tensor .*, got tuple: wrap it in a module"),
+        (lambda out: (out, out), "expected the module to return a tensor .*, got tuple: say which part .*output=0"),
         (lambda out: {"scores": out}, "expected the module to return a tensor .*'logits'.*, got dict"),
         (lambda out: out.mean(), r"expected one output row for each example, got outputs \(\) for 2 examples"),
         (lambda out: out.T, r"expected one output row for each example, got outputs \(3, 2\) for 2 examples"),

@@ -167,7 +167,7 @@ def test_check_passes_and_prints_what_theory_says():
 def test_check_fails_with_status_1_when_a_method_is_wrong(monkeypatch):
     from basinet.methods.ema import EMA
 
-    monkeypatch.setattr(EMA, "absorb", lambda self, state, batch: state._replace(memory=state.params))
+    monkeypatch.setattr(EMA, "absorb", lambda self, state, step: (state._replace(memory=state.params), None))
     result = invoke("check", "EMA")
     assert result.exit_code == 1
     assert "FAIL" in result.output

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -183,7 +184,9 @@ def test_rows_on_the_same_networks_train_them_once(run):
     _, out, records = run
     assert len(list((out / "pool").glob("map-*/member-0-*.safetensors"))) == 3  # of seed 0, for all four rows
     assert len(list((out / "pool").glob("map-*"))) == 2  # one entry a seed
-    assert {p.name.split("-")[0] for p in (out / "pool").iterdir()} == {"map", "laplace", "pep", "pool.json"}
+    assert {p.name.split("-")[0] for p in (out / "pool").iterdir()} == {
+        "map", "laplace", "pep", "pool.json", "computes",
+    }  # fmt: skip
     by = {(r["method"], r["seed"]): r for r in records}
     assert by["Laplaces", 0]["fit_seconds"] > by["deep ensemble", 0]["fit_seconds"]  # it counts what it starts from
 
@@ -526,7 +529,7 @@ def test_an_input_that_knows_the_target_is_told():
 
 def test_records_have_the_coverage_of_conformal_sets(tmp_path):
     mine = (Entry("MAP", QUICK, 1), Entry("PEP", bn.PEP(base=QUICK, draws=2, iterations=1), 1))
-    for splits, kinds in ((classes(400), ["aps", "raps"]), (numbers(400), ["scaled", "split", "cqr"])):
+    for splits, kinds in ((classes(400), ["lac", "aps", "raps"]), (numbers(400), ["scaled", "split", "cqr"])):
         bn.compare(splits, mine, model=small, out=tmp_path / splits.name)
         plain, pep = read_records(tmp_path / splits.name / "records.jsonl")
         assert [s["kind"] for s in plain["sets"]] == kinds
@@ -587,3 +590,29 @@ def test_few_test_examples_are_warned_of_and_have_no_intervals(tmp_path):
     assert few.test.n == 9 and "9 test examples can tell hardly anything: scores are mostly chance" in said
     other = found.summary.where(method=next(m for m in ("one", "two") if m != found.summary[0]["reference"]))[0]
     assert other["difference"] is not None and other["low"] is None and other["high"] is None
+
+
+class Forward(torch.nn.Module):
+    """Layers that are always the same, and a forward that is not."""
+
+    def __init__(self, inputs, outputs, between):
+        super().__init__()
+        self.first, self.last, self.between = torch.nn.Linear(inputs, 8), torch.nn.Linear(8, outputs), [between]
+
+    def forward(self, x):
+        return self.last(self.between[0](self.first(x)))
+
+
+def test_records_of_another_forward_in_the_same_layers_are_not_shown(tmp_path):
+    def compared(between):
+        make = lambda inputs, outputs: Forward(inputs, outputs, between)  # noqa: E731
+        bn.compare(classes(), (Entry("MAP", QUICK, 1),), model=make, out=tmp_path)
+        return read_records(tmp_path / "records.jsonl")
+
+    [before] = compared(torch.relu)
+    with pytest.raises(ValueError, match=r"it computes something else .*another --out"):
+        compared(torch.tanh)
+    assert compared(torch.relu) == [before]
+    shutil.rmtree(tmp_path / "pool")  # the records are left
+    [after] = compared(torch.tanh)
+    assert after["scores"]["nll"] != before["scores"]["nll"]

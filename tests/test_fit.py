@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
+from torch.utils.data import DataLoader, TensorDataset
 
 import basinet as bn
 from basinet.core import registry
@@ -167,7 +168,7 @@ def test_a_method_with_a_base_gets_map_where_none_is_given():
 def test_a_method_with_a_base_uses_the_one_it_has_and_its_pool(tmp_path):
     made = fit(Widen(base=SHORT), members=2, pool=tmp_path)
     assert apart(made.parts[0].family.centre, fit(members=2).parts[0].family.params) == 0
-    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["map", "pool.json", "widen"]
+    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["computes", "map", "pool.json", "widen"]
     again = fit(Widen(base=SHORT), members=2, pool=tmp_path, observe=lambda event: pytest.fail("trained again"))
     assert apart(again, made) == 0 and again.info["trained"] == 0
 
@@ -222,6 +223,73 @@ def test_the_global_generator_does_not_change_a_fit(six):
         assert apart(fit(seed=4), six[0]) == 0
 
 
+class Doubling(nn.Linear):
+    """Doubles its inputs where they lie."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(2))
+
+
+@pytest.mark.parametrize("strategy", ["loop", "stacked"])
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_a_network_that_changes_its_inputs_leaves_the_data_alone(batch_size, strategy):
+    """Before, the data were multiplied by a power of two, and a second prediction was another one."""
+    data, engine = classes(), bn.Engine(device="cpu", strategy=strategy, progress=False)
+    recipe, plain = MAP(epochs=2, batch_size=batch_size), nn.Linear(4, 3, dtype=torch.float64)
+    writer = bn.Problem(lambda: Doubling(4, 3, dtype=torch.float64), bn.likelihoods.Categorical())
+    found = fit(recipe, writer, data, members=2, val=data, engine=engine)
+    assert torch.equal(data.inputs, DATA.inputs)
+    twice = bn.Data(2 * DATA.inputs, DATA.targets)
+    expected = fit(recipe, bn.Problem(plain, bn.likelihoods.Categorical()), twice, members=2, val=twice, engine=engine)
+    probs = [found.predict(data.inputs).probs for _ in range(2)]
+    assert torch.equal(data.inputs, DATA.inputs) and torch.equal(*probs)
+    assert torch.allclose(probs[0], expected.predict(twice.inputs).probs)
+
+
+class Answer(nn.Module):
+    """A network that returns what is scored among other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.net(x)
+
+
+def test_a_network_that_returns_a_tuple_takes_output(tmp_path):
+    problem = bn.Problem(Answer, bn.likelihoods.Categorical(), output=1)
+    posterior = fit(problem=problem)
+    posterior.save(tmp_path)
+    loaded = bn.load(tmp_path, Answer)
+    assert loaded.problem.output == 1
+    assert torch.equal(loaded.predict(DATA.inputs).probs, posterior.predict(DATA.inputs).probs)
+    assert replace(problem, temperature=2.0).output == 1
+    with pytest.raises(ValueError, match="the model has output=1, and the problem output=0"):
+        bn.Problem(problem.model, bn.likelihoods.Categorical(), output=0)
+
+
+@pytest.mark.parametrize("recipe", [SHORT, Widen(base=SHORT), bn.SWA(base=SHORT)], ids=["MAP", "Widen", "SWA"])
+def test_a_member_as_a_plain_module(recipe):
+    posterior = fit(recipe, members=2)
+    module = posterior.module(1)
+    assert not module.training
+    expected = posterior[1].predict(DATA.inputs, samples=1).outputs[0, 0]
+    if not isinstance(recipe, Widen):
+        assert torch.equal(module(DATA.inputs), expected)
+    point = posterior.points()[1]
+    assert all(torch.equal(p, point.params[n]) for n, p in module.named_parameters())
+    with torch.no_grad():
+        module[0].weight += 1
+    assert torch.equal(posterior[1].predict(DATA.inputs, samples=1).outputs[0, 0], expected)
+
+
+def test_a_member_that_is_more_than_the_network_has_no_module():
+    posterior = fit(bn.RandomPrior(epochs=1), OTHER)
+    with pytest.raises(TypeError, match=r"a member of RandomPrior.* is more than the network"):
+        posterior.module()
+
+
 # --- what is refused
 
 
@@ -235,6 +303,11 @@ def test_the_global_generator_does_not_change_a_fit(six):
         ({"method": Tuned()}, ValueError, "Tuned needs val: pass val="),
         ({"data": (DATA.inputs, DATA.targets)}, TypeError, r"expected data as bn\.Data\(inputs, targets\), got tuple"),
         ({"val": DATA.inputs}, TypeError, r"expected val as bn\.Data\(inputs, targets\), got Tensor"),
+        (
+            {"data": DataLoader(TensorDataset(DATA.inputs, DATA.targets))},
+            TypeError,
+            r"got a DataLoader: bn\.Data\.stream\(loader, n=len\(loader\.dataset\)\) reads one",
+        ),
         ({"members": 0}, ValueError, "expected members to be a positive integer, got 0"),
         ({"members": 2.0}, ValueError, r"expected members to be a positive integer, got 2\.0"),
         ({"start": net()}, TypeError, r"expected start as a posterior, got Sequential: use bn\.Posterior\.of"),
@@ -589,3 +662,46 @@ def test_one_input_without_its_axis_is_no_batch():
     with pytest.raises(ValueError, match=r"expected one output row for each input, got outputs \(3,\) for 4 inputs"):
         made.predict(DATA.inputs[0])
     assert made.predict(DATA.inputs[:1]).probs.shape == (1, 3)
+
+
+# --- who members are that were made from modules
+
+
+def modules(count: int) -> list[nn.Module]:
+    found = []
+    for k in range(count):
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(k)
+            found.append(nn.Linear(2, 1, dtype=torch.float64))
+    return found
+
+
+@pytest.mark.parametrize("method", [bn.Anchored, bn.RandomPrior], ids=["Anchored", "RandomPrior"])
+def test_modules_in_a_mixture_have_noise_of_their_own(method):
+    """Each from its own module, members end as far apart as members that `fit` numbers do: a spread near 0 (2e-10)
+    where they share an anchor or a random network."""
+    key = bn.Noise.seed(1)
+    inputs = key.split("x").normal(torch.empty(8, 2, dtype=torch.float64))
+    data = bn.Data(inputs, key.split("y").normal(inputs[:, :1]))
+    problem = bn.Problem(lambda: nn.Linear(2, 1, dtype=torch.float64), bn.likelihoods.Gaussian(noise=1.0))
+    recipe = method(epochs=150, batch_size=None, optimizer=bn.optim.SGD(lr=0.1, momentum=0.9))
+    start = bn.mix([bn.Posterior.of(module, problem) for module in modules(30)])
+    assert len(set(start.members)) == 30
+
+    def spread(posterior: bn.Posterior) -> Tensor:
+        return posterior.predict(inputs, via="sample").outputs.std(0).mean()
+
+    counted = fit(STAY, problem, data, members=30)
+    apart_, numbered = (spread(fit(recipe, problem, data, start=s)) for s in (start, counted))
+    assert 0.6 < apart_ / numbered < 1.6  # 30 draws each: the ratio of standard deviations has an error of .13, z = 3
+
+
+def test_a_module_is_the_same_member_in_any_company():
+    problem = bn.Problem(lambda: nn.Linear(2, 1, dtype=torch.float64), bn.likelihoods.Gaussian())
+    first, second = (bn.Posterior.of(module, problem) for module in modules(2))
+    data = bn.Data(torch.ones(4, 2, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64))
+    assert first.members == bn.Posterior.of(modules(1)[0], problem).members != second.members
+    alone, mixed = (fit(Widen(), problem, data, start=s) for s in (second, bn.mix([first, second])))
+    assert apart(alone, mixed[1]) == 0
+    draws = mixed.sample(3)["weight"] - mixed.parts[0].family.centre["weight"][:, None]
+    assert not torch.allclose(draws[0] / draws[1], (draws[0] / draws[1])[:1].expand_as(draws[0]))

@@ -1,6 +1,7 @@
 """The README tells the truth: its program prints what it says, its tree is the tree, its methods are the methods."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,17 @@ def test_the_program_prints_what_the_readme_says(tmp_path):
     assert number.sub("#", run.stdout).split() == number.sub("#", said).split()
     found, expected = ([float(x) for x in number.findall(text)] for text in (run.stdout, said))
     assert found == pytest.approx(expected, rel=0.02, abs=2e-3)  # rounding differs between processors
+
+
+@pytest.mark.slow
+def test_a_type_checker_takes_the_program_and_what_else_predictions_have(tmp_path):
+    program = re.search(r"## A program\n\n```python\n(.*?)```", README, re.DOTALL)[1]
+    program += "print(predictive.mean + predictive.sd, predictive.quantile(0.5), predictive.interval(0.9)[1])\n"
+    (tmp_path / "program.py").write_text(program)
+    command = ["-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", tmp_path / "program.py"]
+    environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
+    run = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert run.returncode == 0, run.stdout
 
 
 def test_the_tree_is_the_tree():

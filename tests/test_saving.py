@@ -145,7 +145,7 @@ def test_an_ensemble_of_architectures_comes_back(ensemble, tmp_path):
     mixed.save(tmp_path)
     found = bn.load(tmp_path, [net, linear])
     assert equal(found, mixed) and torch.equal(found.weights, mixed.weights)
-    with pytest.raises(ValueError, match="expected 2 models, one a part, got 3"):
+    with pytest.raises(ValueError, match="expected 2 models, one for each part, got 3"):
         bn.load(tmp_path, [net, linear, linear])
     with pytest.raises(FileError, match=r"part-0-.*: it belongs to another model"):
         bn.load(tmp_path, [linear, net])

@@ -220,14 +220,19 @@ def test_streams_and_masked_examples():
 def test_bad_input_is_told():
     real = bn.Problem(lambda: nn.Linear(3, 1).double(), bn.likelihoods.Gaussian(noise=1.0))
     numbers = bn.Posterior.of(nn.Linear(3, 1).double(), real)
-    with pytest.raises(TypeError, match="is for classes and labels, and the likelihood is Gaussian: a learned noise"):
-        bn.temper(numbers, VAL)
-    with pytest.raises(TypeError, match="expected predictions of classes or labels, got RealPredictive"):
-        tempered(numbers.predict(VAL.inputs), Temperature("average", torch.tensor(1.0)))
-    with pytest.raises(ValueError, match="expected of='members', of='average' or of='classes', got 'each'"):
+    with pytest.raises(ValueError, match="expected of='average' or of='members' or of='quantiles' under Gaussian"):
+        bn.temper(numbers, VAL, "classes")
+    with pytest.raises(TypeError, match="expected predictions of classes, got RealPredictive"):
+        tempered(numbers.predict(VAL.inputs), Temperature("classes", torch.ones(2, 3)))
+    with pytest.raises(TypeError, match="expected predictions of real numbers, got ClassPredictive"):
+        tempered(ensemble().predict(VAL.inputs), Temperature("quantiles", torch.ones(1)))
+    counts = bn.Problem(lambda: nn.Linear(3, 1).double(), bn.likelihoods.Poisson())
+    with pytest.raises(TypeError, match=r"and the likelihood is Poisson: bn\.conformal calibrates intervals of counts"):
+        bn.temper(bn.Posterior.of(nn.Linear(3, 1).double(), counts), VAL)
+    with pytest.raises(ValueError, match="expected of='members' or of='average' or of='classes' under Categorical"):
         bn.temper(ensemble(), VAL, of="each")
     labels = bn.Problem(lambda: nn.Linear(3, 3, bias=False).double(), bn.likelihoods.Bernoulli())
-    with pytest.raises(TypeError, match="vector scaling is for classes, and the likelihood is of labels"):
+    with pytest.raises(ValueError, match="expected of='members' or of='average' under Bernoulli, got of='classes'"):
         bn.temper(bn.Posterior.of(identity(), labels), bn.Data(VAL.inputs, (VAL.inputs > 0).double()), of="classes")
     with pytest.raises(TypeError, match="expected val as bn"):
         bn.temper(ensemble(), None)

@@ -3,7 +3,7 @@
 Posteriors that are tested to be posteriors, ensembles that train at once. Start with `Problem`, `fit` and `score`;
 every method (`basinet.MAP`, ...) is an attribute of this module, listed by `basinet.methods.discover()`.
 
-What this module names is imported when it is first used, so that `import basinet` takes as long as `import torch`.
+What this module names is imported when it is first used, torch included, so that `import basinet` takes no time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .core.noise import Noise
-from .core.version import VERSION as __version__
-
 if TYPE_CHECKING:
     from . import curvature, data, families, metrics, networks, optim
     from .advice.advise import Advice, Budget, advise
     from .checkpoints import swag_of_checkpoints
     from .compare import compare
     from .conformal import conformal
+    from .core import Noise
     from .cost import Cost, cost
     from .data import Data, corruptions, datasets
     from .engine import Engine, Event
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
     from .scoring import score, size_curve
     from .temper import temper
     from .weigh import weigh
+
+__version__: str
 
 __all__ = [
     "MAP",
@@ -82,6 +82,7 @@ _HOMES = {
     "checkpoints": ("swag_of_checkpoints",),
     "compare": ("compare",),
     "conformal": ("conformal",),
+    "core": ("Noise",),
     "cost": ("Cost", "cost"),
     "data": ("Data", "corruptions", "datasets"),
     "engine": ("Engine", "Event"),
@@ -100,6 +101,8 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module(".core.version", __name__).VERSION
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
     if not name.startswith("_") and find_spec(f".{name}", __name__):

@@ -15,11 +15,10 @@ from .core.model import describe_difference
 from .core.noise import Noise
 from .core.tree import Params, Point, stack, tree_map
 from .data import Data, Stream
-from .engine import Member
 from .engine.iterates import Moments
 from .methods.swag import check_rank, gaussian
 from .pool import FileError
-from .posterior import Part, Posterior
+from .posterior import Part, Posterior, member_of
 from .predict import kept_inputs, refreshed
 from .problem import Problem
 
@@ -64,7 +63,7 @@ def swag_of_checkpoints(
         buffers = refreshed(problem, Point(moments.mean, buffers), inputs, Noise.seed(0).split("refresh")).buffers
     family = gaussian(moments, len(paths), stack(list(last)) if rank else None, buffers)
     info = {"checkpoints": [path.name for path in paths], "rank": rank}
-    return Posterior((Part(problem, stack([family]), (Member(0, 0),), inputs=inputs, info=info),))
+    return Posterior((Part(problem, stack([family]), (member_of(family.mean()),), inputs=inputs, info=info),))
 
 
 def read_weights(path: Path | str, problem: Problem) -> Point:

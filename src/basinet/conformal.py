@@ -48,10 +48,12 @@ def conformal(
     The promise is for examples that are exchangeable with `val`, over all of them together, and asks nothing of the
     model; a better one has smaller sets. `val` must not have been trained or tuned on. `kind` is "scaled" (the default
     for numbers: the residual in predictive standard deviations), "split" (the residual) or "cqr" (the distance from
-    predictive quantiles); "aps" (the default for classes: by probability, randomised) or "raps" (the same with a
-    penalty on large sets). `penalty` is raps's (free ranks, cost of each further one); by default a fifth of `val`
-    chooses it for the smallest sets, and the rest calibrates. Without `empty`, a set that would be empty has the most
-    probable class, so that sets of a model that is right more often than `level` hold the truth more often too.
+    predictive quantiles). For classes it is "lac" (the default: all classes above one probability, since no other sets
+    that hold as much are smaller on average), "aps" (the most probable ones until they have enough together,
+    randomised: larger sets, in exchange for hard inputs that are held more nearly as often as easy ones) or "raps" (the
+    same with a penalty on large sets). `penalty` is raps's (free ranks, cost of each further one); by default a fifth
+    of `val` chooses it for the smallest sets, and the rest calibrates. Without `empty`, a set that would be empty has
+    the most probable class, so that sets of a model that is right more often than `level` hold the truth more often.
 
     It is saved with the posterior; `posterior.conformal` has its values. A slice, a mixture, other weights or another
     temperature are other predictions and have none: calibrate last. `samples` and `via` are those of `predict`:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from itertools import groupby
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import DataLoader
 
 from .core.noise import Noise
 from .core.recipe import cohorts, expand
@@ -17,19 +19,23 @@ from .core.tree import Point, leaves, move, stack
 from .data import Data, Stream, some
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
+from .engine.memory import SHARE, free_bytes, readable
 from .engine.method import chooses_by_val, plan_of
 from .engine.progress import Progress
 from .engine.room import refuse_what_does_not_fit
 from .engine.sweep import Apart, Marked, Together
 from .engine.work import Observer, Roster, Trained, Work
 from .methods.map import MAP
-from .pool import Pool, PoolEntry, describe, fingerprint
-from .posterior import Part, Posterior
+from .pool import Pool, PoolEntry, behaviour, describe, fingerprint
+from .posterior import Part, Posterior, signed
 from .predict import kept_inputs
 from .problem import Problem
 from .saving import describe_problem
 from .start import curves_of, going_on, modes
 from .trial import by_validation, relabelled
+
+MANY = 10_000  # members for which it is checked beforehand that all of them can be
+EACH = 4096  # bytes that a member takes beside its parameters: its key, name and curves
 
 
 def fit(
@@ -57,12 +63,16 @@ def fit(
     Data may be a stream, `Data.stream`: a step is then a batch as it comes, whatever the method's `batch_size`.
     """
     check_arguments(method, problem, data, val, members, start)
+    _check_options(seed, pool, engine, observe)
     data, val = (d.seeded(seed) if isinstance(d, Stream) else d for d in (data, val))
     recipes = expand(method)
     count = len(recipes)
     if method.coupled:
         _check_coupled(method, count, data, members, start)
     members = count if members is None and count > 1 and (start is None or len(start) == 1) else members
+    given = _Given(problem, data, val, seed, pool, engine or Engine(), observe)
+    if members is not None and members >= MANY:
+        _check_many(recipes[0], members, given)
     who = _identities(members, seed, start)
     if len(who) % count:
         raise ValueError(
@@ -70,7 +80,7 @@ def fit(
             f"members, of which member k has value k mod {count}"
         )
     each = [recipes[i % count] for i in range(len(who))]
-    return _fit(each, who, start, _Given(problem, data, val, seed, pool, engine or Engine(), observe))
+    return _fit(each, who, start, given)
 
 
 class _Given(NamedTuple):
@@ -91,14 +101,14 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
         each = [in_batches(recipe, given.data) for recipe in each]
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
     if start is None and any(f.name == "base" for f in fields(each[0])):
-        for i, recipe in enumerate(each):
-            if recipe not in each[:i]:  # what is missing or does not fit is said before the base is trained
-                check_needs(recipe, given.data, given.val)
-                adapted = recipe.adapt(given.problem)
-                _check_room(recipe, adapted, adapted.init(Noise.seed(given.seed)), len(who), given)
+        for recipe in _different(each):  # what is missing or does not fit is said before the base is trained
+            check_needs(recipe, given.data, given.val)
+            adapted = recipe.adapt(given.problem)
+            _check_room(recipe, adapted, adapted.init(Noise.seed(given.seed)), len(who), given)
         bases: list[Method] = [getattr(recipe, "base", None) or MAP() for recipe in each]
         start = _fit(bases, who, None, given)
-        there = [who.index(m) for m in start.members]  # those that diverged are not
+        places = {m: i for i, m in reversed(list(enumerate(who)))}
+        there = [places[m] for m in start.members]  # those that diverged are not
         each, who = [each[i] for i in there], [who[i] for i in there]
         sources = [[describe(bases[i])] for i in there]
     if start is not None:
@@ -142,45 +152,48 @@ class _Cast:
     ) -> None:
         problem, data, val, seed, pool, engine, _ = self.given = given
         self.who = who
-        self.kinds: list[Method] = []  # the different recipes
-        for recipe in each:
-            if recipe not in self.kinds:
-                check_needs(recipe, data, val)
-                self.kinds.append(recipe)
+        self.kinds = _different(each)
+        for recipe in self.kinds:
+            check_needs(recipe, data, val)
         self.kind = [self.kinds.index(recipe) for recipe in each]  # by position, as all lists of members here
         self.adapted = [recipe.adapt(problem) for recipe in self.kinds]
         self.plans = [plan_of(recipe, 0 if data is None else data.n) for recipe in self.kinds]
         most = 1 + max(m.k for m in who)
         if data is not None and data.rows is not None and len(data.rows) < most:
             raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
-        root = Noise.seed(seed).split("fit")
-        noises = [root.split(m.seed).split(m.k) for m in who]
-        self.keys = torch.stack([noise.key for noise in noises])
+        seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in who]).unbind(-1)
+        self.keys = Noise.seed(seed).split("fit").split(seeds).split(numbers).key  # (M, 2)
+        noises = [Noise(key) for key in self.keys]
         self.point = _starting_points([self.adapted[j] for j in self.kind], noises, start)
         self.dtype = engine.dtype or leaves(self.point(0, 0).params)[0].dtype
         self._check_data()
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
         self.entries: list[PoolEntry] = []  # one a kind, where there is a pool
         if pool is not None:
-            opened = Pool(pool, describe_problem(problem))
+            opened = Pool(pool, describe_problem(problem), behaviour(problem, data or val))
+            if opened.note:
+                Progress("", 0, engine.progress).say(opened.note)
             self.entries = [_entry(opened, each[i], sources[i], given) for i in firsts]
         self.names = [_file_name(m, None if start is None else self.point(i, 0)) for i, m in enumerate(who)]
         if each[0].coupled:  # a member is what the others made of it
-            self.names = [f"{name}-of-{fingerprint(self.names)}" for name in self.names]
+            company = fingerprint(self.names)
+            self.names = [f"{name}-of-{company}" for name in self.names]
 
-    def read(self) -> dict[int, Trained]:
-        """The members that are in the pool."""
-        found = {}
-        for i, name in enumerate(self.names if self.entries else ()):
-            entry = self.entries[self.kind[i]]
+    def read(self, wanted: Sequence[int] | None = None) -> dict[int, Trained]:
+        """Those of the wanted members (by default of all) that are in the pool."""
+        found: dict[int, Trained] = {}
+        if not self.entries:
+            return found
+        for i in range(len(self.who)) if wanted is None else wanted:
+            entry, name = self.entries[self.kind[i]], self.names[i]
             if entry.has(name):
                 found[i] = Trained(i, *entry.read(name, self.given.engine.place))
         return {} if self.kinds[0].coupled and len(found) < len(self.who) else found
 
     def write(self, trained: Trained) -> None:
         """Keeps a member in the pool."""
-        if self.entries and trained.family is not None:
-            i = trained.position
+        i = trained.position
+        if self.entries and trained.family is not None and not self.entries[self.kind[i]].has(self.names[i]):
             self.entries[self.kind[i]].write(self.names[i], trained.family, trained.curves)
 
     def train(self, missing: list[int]) -> Generator[Trained, None, None]:
@@ -205,6 +218,14 @@ class _Cast:
         if not wanted:
             checkpoints.clear()  # of a run that was killed at its very end
             return
+        say = Progress("", 0, self.given.engine.progress).say
+        with checkpoints.alone(lambda: say("another process trains these members: waiting for it to end")):
+            there = self.read(wanted) if checkpoints.folder is not None else {}  # from that process
+            yield from there.values()
+            if len(there) < len(wanted):
+                yield from self._train_here(cohort, [i for i in wanted if i not in there], checkpoints)
+
+    def _train_here(self, cohort: list[int], wanted: list[int], checkpoints: Checkpoints) -> Iterator[Trained]:
         problem, data, val, _, _, engine, observe = self.given
         method, point = self.kinds[cohort[0]], self.point
         _check_room(method, self.adapted[cohort[0]], self.point(wanted[0], 0), len(self.who), self.given)
@@ -236,7 +257,7 @@ class _Cast:
                 f"the loss of every member ({len(self.who)}) became NaN or infinite: lower the learning rate, or warm "
                 "it up"
             )
-        failed = [list(m) for i, m in enumerate(self.who) if i not in kept]
+        failed = [list(m) for i, m in enumerate(self.who) if found[i].family is None]
         inputs, rows = self._inputs_of_draws(found[kept[0]].family, kept)
         parts = []
         for j, run in groupby(kept, key=lambda i: self.kind[i]):
@@ -296,9 +317,14 @@ def check_arguments(
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
     for what, given in (("data", data), ("val", val)):
+        if isinstance(given, DataLoader):
+            raise TypeError(
+                f"expected {what} as bn.Data(inputs, targets), got a DataLoader: bn.Data.stream(loader, "
+                "n=len(loader.dataset)) reads one"
+            )
         if given is not None and not isinstance(given, (Data, Stream)):
             raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
-    if members is not None and (not isinstance(members, int) or members < 1):
+    if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
         raise ValueError(f"expected members to be a positive integer, got {members!r}")
     if start is not None and not isinstance(start, Posterior):
         raise TypeError(
@@ -306,6 +332,16 @@ def check_arguments(
         )
     if start is not None and members is not None and len(start) not in (1, members):
         raise ValueError(f"start has {len(start)} members and {members} were asked for: expected 1 or {members}")
+
+
+def _check_options(seed: Any, pool: Any, engine: Any, observe: Any) -> None:
+    Noise.seed(seed)  # refuses what is none
+    if pool is not None and not isinstance(pool, (str, PathLike)):
+        raise TypeError(f"expected pool as the path of a folder, got {type(pool).__name__}")
+    if engine is not None and not isinstance(engine, Engine):
+        raise TypeError(f"expected engine as bn.Engine(device='cpu'), say, got {type(engine).__name__}")
+    if observe is not None and not callable(observe):
+        raise TypeError(f"expected observe as a function of an event, got {type(observe).__name__}")
 
 
 def check_needs(method: Method, data: Data | Stream | None, val: Data | Stream | None) -> None:
@@ -328,6 +364,31 @@ def _check_coupled(
         raise ValueError(f"the members of {name} see each other, so they share one recipe: give no lists in it")
     if isinstance(data, Data) and data.rows is not None:
         raise ValueError(f"the members of {name} see the same batches: give data without index lists a member")
+
+
+def _different(recipes: Sequence[Method]) -> list[Method]:
+    """The recipes, each once."""
+    found: list[Method] = []
+    last: Method | None = None
+    for recipe in recipes:
+        if recipe is not last and recipe not in found:
+            found.append(recipe)
+        last = recipe
+    return found
+
+
+def _check_many(method: Method, members: int, given: _Given) -> None:
+    """Refuses more members than can be kept before a list of them is made, and says that starting takes a while."""
+    free = int(SHARE * free_bytes(torch.device("cpu")))
+    if members * EACH > free:
+        raise MemoryError(
+            f"{members:,} members take about {readable(members * EACH)} to keep count of alone, and {readable(free)} "
+            f"may be used: members={free // EACH:,} fit"
+        )
+    check_needs(method, given.data, given.val)
+    adapted = method.adapt(given.problem)
+    _check_room(method, adapted, adapted.init(Noise.seed(given.seed)), members, given)
+    Progress("", 0, given.engine.progress).say(f"{members:,} members: each start is drawn before the first step")
 
 
 def _check_room(method: Method, problem: Problem, point: Point, members: int, given: _Given) -> None:
@@ -384,6 +445,8 @@ def _entry(pool: Pool, method: Method, source: Any, given: _Given) -> PoolEntry:
         "start": source,
         "dtype": str(given.engine.dtype),
     }
+    if given.engine.autocast is not None:
+        description["autocast"] = str(given.engine.autocast)
     return pool.entry(type(method).__name__, description)
 
 

@@ -19,6 +19,7 @@ from .data import Stream
 from .engine import Member, Method
 from .engine.method import short, via_of
 from .families import Delta, Empirical, Family, Mixture
+from .pool.codec import digest
 from .predict import (
     Conformal,
     Draws,
@@ -72,7 +73,7 @@ class Part:
         asked = samples or (points or default)
         device = leaves(self.family)[0].device
         root = Noise.seed(seed, device).split("predict")
-        seeds, numbers = torch.tensor([(_signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
+        seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
         keys = root.split(seeds).split(numbers).key
         count = asked if points is None else min(asked, points)
         return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs, rows=self.rows)
@@ -103,7 +104,7 @@ class Posterior:
         bad = [n for n, x in point.params.items() if not bool(x.isfinite().all())]
         if bad:
             raise ValueError(f"expected finite parameters, got NaN or infinity in {', '.join(bad)}")
-        return Posterior((Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),)),))
+        return Posterior((Part(problem, stack([Delta(point.params, point.buffers)]), (member_of(point),)),))
 
     def __len__(self) -> int:
         return sum(len(p.members) for p in self.parts)
@@ -246,6 +247,18 @@ class Posterior:
             mass = (self._mass() / counts).repeat_interleave(counts)
         return Posterior(tuple(parts), mass)
 
+    def module(self, member: int = 0) -> nn.Module:
+        """A member as a plain module in eval mode, to deploy or export: at the mean of the member's distribution, so
+        that it has the network's weights and none of their uncertainty. It is a copy."""
+        part = self[member].parts[0]
+        network = part.adapted().network
+        if network.params != part.problem.network.params or type(network) is not type(part.problem.network):
+            raise TypeError(
+                f"a member of {short(part.recipe) if part.recipe else 'this posterior'} is more than the network: it "
+                "predicts as a posterior alone"
+            )
+        return network.at(part.draws(1, seed=0).centres()[0])
+
     def to(self, device: torch.device | str) -> Posterior:
         """The posterior with its tensors on a device."""
         parts = tuple(
@@ -297,6 +310,12 @@ class Posterior:
                 "or use predict"
             )
         return self.parts[0]
+
+
+def member_of(point: Point) -> Member:
+    """Who a member is that no run of ours made: its values stand in for a seed, so that different modules get
+    different noise, in whatever company, and the same module the same."""
+    return Member(int(digest(point.params | {f"buffer {n}": x for n, x in point.buffers.items()})[:15], 16), 0)
 
 
 def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> Posterior:
@@ -358,7 +377,7 @@ def _told(part: Part) -> str:
     return f"{made}, {type(part.family).__name__} over {total:,} parameters"
 
 
-def _signed(seed: int) -> int:
+def signed(seed: int) -> int:
     """The same 64 bits as a signed number, as int64 tensors hold them."""
     return (seed + 2**63) % 2**64 - 2**63
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .core.model import Factory, Model
+from .core.model import Factory, Model, Output
+from .core.noise import Noise
 from .core.tree import Point, leaves, take
-from .engine import Member
+from .engine import Member, Method
+from .families import Family
 from .methods import discover
 from .pool import (
     FileError,
@@ -25,6 +30,7 @@ from .pool import (
     write_json,
     write_tensors,
 )
+from .pool.files import alone
 from .pool.pool import difference
 from .posterior import Part, Posterior
 from .predict import Conformal, Temperature
@@ -32,6 +38,9 @@ from .predict.conformal import OF_CLASSES, OF_NUMBERS
 from .problem import Problem
 
 MANIFEST = "posterior.json"
+PART = re.compile(r"part-\d+-[0-9a-f]+\.safetensors")
+AGAIN = 20  # times that a folder is read anew, where another process saves into it meanwhile
+SPREADS = ("scale", "sigma", "diagonal", "variance", "precision", "weights")  # fields of families, none below 0
 
 
 def save(posterior: Posterior, folder: Path) -> None:
@@ -39,6 +48,11 @@ def save(posterior: Posterior, folder: Path) -> None:
     replaced."""
     if folder.exists() and not folder.is_dir():
         raise FileError(folder, "expected a folder to save into, got a file")
+    with alone(folder / f".{MANIFEST}.lock"):
+        _save(posterior, folder)
+
+
+def _save(posterior: Posterior, folder: Path) -> None:
     before = set(folder.glob("part-*.safetensors"))
     written: dict[str, str] = {}
     weights = None if posterior.weights is None else posterior.weights.tolist()
@@ -71,47 +85,111 @@ def load(
     folder = Path(path)
     if not folder.is_dir():
         raise FileError(folder, "expected the folder of a saved posterior; there is none")
-    manifest = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or not {"parts", "weights"} <= set(manifest):
-        raise FileError(folder / MANIFEST, "it is not the manifest of a posterior")
-    models = list(model) if isinstance(model, Sequence) else [model] * len(manifest["parts"])
-    if len(models) != len(manifest["parts"]):
-        raise ValueError(f"expected {len(manifest['parts'])} models, one a part, got {len(models)}")
     discover()  # a file may name any of our methods, and finds those alone that were imported
-    made: dict[int, Model] = {}
+    for _ in range(AGAIN):
+        manifest = read_json(folder / MANIFEST)
+        try:
+            return _posterior(folder, manifest, model, device)
+        except FileError:
+            if read_json(folder / MANIFEST) == manifest:
+                raise  # else another process has saved here since
+    raise FileError(folder, f"it was saved anew {AGAIN} times while it was read: load it when that has ended")
+
+
+def _posterior(folder: Path, manifest: Any, model: Any, device: torch.device | str) -> Posterior:
+    """What a manifest and the parts that it names make."""
+    file = folder / MANIFEST
+    listed = _listed(manifest, file)
+    models = list(model) if isinstance(model, Sequence) else [model] * len(listed)
+    if len(models) != len(listed):
+        raise ValueError(f"expected {len(listed)} models, one for each part, got {len(models)}")
+    networks: dict[tuple[int, Output], Model] = {}
     problems: dict[str, Problem] = {}
     parts = []
-    for listed, source in zip(manifest["parts"], models):
-        file = folder / listed["file"]
-        tensors, meta = read_tensors(file, device, listed["checksum"])
-        if not isinstance(meta, dict) or "problem" not in meta:
-            raise FileError(file, "it is not a part of a posterior")
-        if id(source) not in made:
-            made[id(source)] = Model(source)
-        network = made[id(source)]
+    for (name, checksum), source in zip(listed, models):
+        tensors, meta = read_tensors(folder / name, device, checksum)
+        key = id(source), _output(meta)
+        if key not in networks:
+            networks[key] = Model(source, key[1])
+        parts.append(_checked_part(folder / name, tensors, meta, networks[key], problems))
+    count = sum(len(part.members) for part in parts)
+    mass = _weights(manifest["weights"], count, file, device)
+    try:
+        return Posterior(tuple(parts), mass, _temperature(manifest, count, file), _conformal(manifest, file))
+    except FileError:
+        raise
+    except Exception as error:  # whatever a value of another kind leads to
+        raise FileError(file, f"its values are not those of a posterior ({error})") from error
+
+
+def _output(meta: Any) -> Output:
+    """Which of what the network returns is scored, by the file; None where it says nothing that is known."""
+    try:
+        found = meta["problem"]["model"]["output"]
+    except (KeyError, TypeError):
+        return None
+    return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None
+
+
+def _listed(manifest: Any, file: Path) -> list[tuple[str, str]]:
+    """The parts that a manifest names, and their checksums."""
+    if not isinstance(manifest, dict) or not {"parts", "weights"} <= set(manifest):
+        raise FileError(file, "it is not the manifest of a posterior")
+    parts = manifest["parts"]
+    fits = isinstance(parts, list) and all(
+        isinstance(p, dict) and isinstance(p.get("file"), str) and isinstance(p.get("checksum"), str) for p in parts
+    )
+    if not fits or not parts:
+        raise FileError(file, "it names no parts of a posterior")
+    names = [p["file"] for p in parts]
+    if len(set(names)) < len(names) or any(not PART.fullmatch(name) for name in names):
+        raise FileError(
+            file, "it names a part twice, or a file that is no part: expected part-*.safetensors, once each"
+        )
+    return [(p["file"], p["checksum"]) for p in parts]
+
+
+def _checked_part(
+    file: Path, tensors: dict[str, Tensor], meta: Any, network: Model, problems: dict[str, Problem]
+) -> Part:
+    """A part of a network, with a problem that it shares with others like it."""
+    if not isinstance(meta, dict) or not isinstance(meta.get("problem"), dict):
+        raise FileError(file, "it is not a part of a posterior")
+    try:
         if found := difference(meta["problem"]["model"], network.spec()):
             raise FileError(file, f"it belongs to another model: {found}")
-        try:
-            problem = decode_problem(meta["problem"], network, tensors)
-            problem = problems.setdefault(fingerprint(describe_problem(problem)), problem)
-            parts.append(_part(problem, meta, tensors))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(file, str(error)) from error
-    weights = manifest["weights"]
-    mass = None if weights is None else torch.tensor(weights, dtype=torch.float64, device=device)
-    count = sum(len(part.members) for part in parts)
-    file = folder / MANIFEST
-    return Posterior(tuple(parts), mass, _temperature(manifest, count, file), _conformal(manifest, file))
+        problem = decode_problem(meta["problem"], network, tensors)
+        problem = problems.setdefault(fingerprint(describe_problem(problem)), problem)
+        return _part(problem, meta, tensors)
+    except FileError:
+        raise
+    except Exception as error:  # whatever the classes that the file names make of what is in it
+        reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+        raise FileError(file, reason or type(error).__name__) from error
+
+
+def _weights(found: Any, members: int, file: Path, device: torch.device | str) -> Tensor | None:
+    if found is None:
+        return None
+    fits = isinstance(found, list) and len(found) == members and all(_number(w) and w >= 0 for w in found)
+    if not fits or not 0 < sum(found) < math.inf:
+        raise FileError(file, f"expected {members} weights of members, none below 0 and not all 0, got {short(found)}")
+    return torch.tensor(found, dtype=torch.float64, device=device)
 
 
 def _temperature(manifest: dict[str, Any], members: int, file: Path) -> Temperature | None:
     if "temperature" not in manifest:
         return None
-    of, values = manifest["temperature"]
-    found = torch.tensor(values, dtype=torch.float64)
-    shapes = {"members": (members,), "average": (), "classes": (2, *found.shape[-1:])}
-    if shapes.get(of) != tuple(found.shape):
-        raise FileError(file, f"its temperature {of!r} {values} is not one of {members} members")
+    try:
+        of, values = manifest["temperature"]
+        found = torch.tensor(values, dtype=torch.float64)
+    except Exception as error:  # whatever torch makes of what is no number
+        raise FileError(file, f"its temperature {short(manifest['temperature'])} is not one") from error
+    shapes = {"members": (members,), "average": (), "classes": (2, *found.shape[-1:]), "quantiles": found.shape[-1:]}
+    if shapes.get(str(of)) != tuple(found.shape):
+        raise FileError(file, f"its temperature {of!r} {short(values)} is not one of {members} members")
+    if not bool(found.isfinite().all()) or (of != "classes" and not bool((found > 0).all())):
+        raise FileError(file, f"expected temperatures above 0, got {short(values)}")
     return Temperature(of, found)
 
 
@@ -123,9 +201,24 @@ def _conformal(manifest: dict[str, Any], file: Path) -> Conformal | None:
         not isinstance(found, dict)
         or set(found) != set(Conformal._fields)
         or found["kind"] not in OF_NUMBERS + OF_CLASSES
+        or not (_number(found["level"]) and 0 < found["level"] < 1)
+        or not isinstance(found["threshold"], (int, float))
+        or math.isnan(found["threshold"])
+        or not (isinstance(found["n"], int) and found["n"] > 0)
+        or not all(isinstance(found[name], (int, float)) for name in set(found) - {"kind"})
     ):
-        raise FileError(file, f"its calibration {found} is not one that is known")
+        raise FileError(file, f"its calibration {short(found)} is not one that is known")
     return Conformal(**found)
+
+
+def short(value: Any) -> str:
+    """A value from a file, as an error shows it."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def encode_problem(problem: Problem, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -179,28 +272,68 @@ def _remove(files: set[Path]) -> None:
 
 
 def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) -> Part:
-    family = decode(meta["family"], tensors)
-    members = tuple(Member(*m) for m in meta["members"])
-    if any(x.shape[0] != len(members) for x in leaves(family) if isinstance(x, Tensor)):
+    family, recipe = decode(meta["family"], tensors), decode(meta["recipe"], tensors)
+    members = tuple(_member(m) for m in meta["members"])
+    if not isinstance(family, Family) or not (recipe is None or isinstance(recipe, Method)):
+        raise ValueError(f"expected a family and a recipe, got {type(family).__name__} and {type(recipe).__name__}")
+    if not members or any(x.dim() == 0 or x.shape[0] != len(members) for x in leaves(family) if isinstance(x, Tensor)):
         raise ValueError(f"the tensors do not have {len(members)} members")
-    part = Part(
-        problem,
-        family,
-        members,
-        decode(meta["recipe"], tensors),
-        decode(meta["inputs"], tensors),
-        meta["info"],
-        decode(meta.get("rows"), tensors),
-    )
-    point = take(family, 0).mean()
-    shapes = {n: tuple(x.shape) for n, x in point.params.items()}
-    expected = {n: tuple(x.shape) for n, x in _shapes(part.adapted()).params.items()}
-    if shapes != expected:
-        raise ValueError(f"its parameters {shapes} are not those of the model, {expected}")
+    info = meta["info"]
+    curves = info.get("curves", {}) if isinstance(info, dict) else None
+    if not isinstance(curves, dict) or any(not isinstance(c, list) or len(c) != len(members) for c in curves.values()):
+        raise ValueError(f"expected info with curves of {len(members)} members, got {short(info)}")
+    inputs, rows = decode(meta["inputs"], tensors), decode(meta.get("rows"), tensors)
+    part = Part(problem, family, members, recipe, inputs, info, rows)
+    _check_values(family)
+    one, like = take(family, 0), part.adapted().init(Noise.seed(0))
+    for point in (one.mean(), take(one.draws(Noise.seed(0, leaves(family)[0].device), 0, 1), 0)):
+        _check_point(point, like)
+    if part.inputs is not None:
+        _check_inputs(part.inputs, next(iter(point.params.values())).dtype)
     return part
 
 
-def _shapes(problem: Problem) -> Point:
-    from .core.noise import Noise
+def _check_inputs(inputs: Any, dtype: torch.dtype) -> None:
+    """Refuses what cannot be the training inputs that are kept for norm statistics."""
+    kept = leaves(inputs)
+    lengths = {len(x) if isinstance(x, Tensor) and x.dim() else 0 for x in kept}
+    if len(lengths) != 1 or min(lengths) < 2:
+        raise ValueError("expected inputs for norm statistics as tensors of one length, with two rows at least")
+    if any(not bool(x.isfinite().all()) or (x.is_floating_point() and x.dtype != dtype) for x in kept):
+        raise ValueError(f"expected finite inputs of {dtype} for norm statistics")
 
-    return problem.init(Noise.seed(0))
+
+def _check_point(point: Point, like: Point) -> None:
+    """Refuses a point whose tensors have other names, shapes or kinds than those of the model."""
+    shapes, expected = ({n: tuple(x.shape) for n, x in p.params.items()} for p in (point, like))
+    if shapes != expected:
+        raise ValueError(f"its parameters {shapes} are not those of the model, {expected}")
+    kinds: dict[torch.dtype, torch.dtype] = {}  # a float32 network may have been trained in float64, as a whole
+    for name, x in (like.params | like.buffers).items():
+        found = (point.params | point.buffers).get(name)
+        if found is None or found.shape != x.shape:
+            raise ValueError(f"its {name} is not that of the model: expected {tuple(x.shape)}")
+        same = kinds.setdefault(x.dtype, found.dtype) == found.dtype
+        if not same or found.is_floating_point() != x.is_floating_point() or found.is_complex() != x.is_complex():
+            raise ValueError(f"its {name} of {found.dtype} does not go with the other tensors of the model")
+
+
+def _check_values(family: Family) -> None:
+    """Refuses NaN, infinity, and what is below zero and measures a spread."""
+    for field in fields(family):  # type: ignore[arg-type]
+        value = getattr(family, field.name)
+        if isinstance(value, Family):
+            _check_values(value)
+            continue
+        for x in (x for x in leaves(value) if isinstance(x, Tensor) and x.is_floating_point()):
+            if not bool(x.isfinite().all()):
+                raise ValueError(f"expected finite values of {field.name}, got NaN or infinity")
+            if field.name in SPREADS and bool((x < 0).any()):
+                raise ValueError(f"expected {field.name} of at least 0, got {float(x.min()):.3g}")
+
+
+def _member(found: Any) -> Member:
+    if not (isinstance(found, list) and len(found) == 2 and all(type(x) is int for x in found) and found[1] >= 0):
+        raise ValueError(f"expected a member as its seed and number, got {short(found)}")
+    Noise.seed(found[0])  # of 64 bits
+    return Member(*found)

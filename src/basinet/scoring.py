@@ -154,7 +154,7 @@ def pieces_of(
         "width": high - low,
         "below": predictive.cdf(y - 1) if isinstance(predictive, CountPredictive) else upto,  # F just below the target
         "upto": upto,
-    }
+    } | ({} if predictive.parts else {"variance": predictive.variance})
     return pieces | {name: x.reshape(-1)[flat] for name, x in found.items()}
 
 

@@ -1,4 +1,5 @@
-"""Temperature and vector scaling of any posterior over classes or labels, by the validation NLL."""
+"""Recalibration of any posterior by validation data: temperature and vector scaling of classes and labels, a factor on
+the spread of real numbers, or their quantiles."""
 
 from __future__ import annotations
 
@@ -12,44 +13,47 @@ from torch import Tensor
 from .core.golden import golden_section
 from .data import Data, Stream
 from .posterior import Posterior
-from .predict import ClassPredictive, Predictive, Temperature, tempered
+from .predict import ClassPredictive, Predictive, RealPredictive, Temperature, tempered
 from .predict import log_likelihood as log_of
 from .predict.temperature import LEAST, Of, averaged
-from .problem.likelihoods import ClassLikelihood, LabelLikelihood
+from .problem.likelihoods import ClassLikelihood, LabelLikelihood, Likelihood, RealLikelihood
 from .scoring import check_calibrating, predicted_with_weights
 
 RANGE = (0.1, 10.0)  # of T, widened up to a thousandfold
 ITERATIONS = 30  # of golden section: T to a relative 1e-6
 SPREAD = 0.2  # of the prior on factors and shifts of classes around the temperature; 1 over-fits 360 examples of digits
 NEWTON = 100  # steps at most; some ten are enough
+STRETCHES = 20  # of the distribution function, at most, whose shares recalibrate quantiles
+EACH = 20  # validation targets in a stretch, at least on average: their share is known to about a fifth
 
 
 def temper(
-    posterior: Posterior, val: Data | Stream, of: Of = "members", *, samples: int | None = None, seed: int = 0
+    posterior: Posterior, val: Data | Stream, of: Of | None = None, *, samples: int | None = None, seed: int = 0
 ) -> Posterior:
     """The posterior with a temperature: it predicts, scores, slices, saves and loads as before.
 
-    of="members" finds a T for each member by its own validation NLL and predicts with softmax(f / T); of="average"
-    finds one T for the average p of all and predicts with p^(1/T), renormalised. of="classes" is vector scaling: a
-    factor a_c and a shift b_c for each class, and softmax(a log p + b) of the average. Few validation examples do not
-    determine so many numbers, so a normal prior of standard deviation 0.2 keeps them near a = 1/T, b = 0; on the data
-    that it is tuned on it is never worse than T. `samples` and `seed` are those of `predict`: tune with what you
-    deploy. `posterior.temperature` holds the values; those it had before are replaced. Weights of the validation data
-    multiply their log likelihood.
+    Classes and labels: of="members" (the default) finds a T for each member by its own validation NLL and predicts with
+    softmax(f / T); of="average" finds one T for the average p of all and predicts with p^(1/T), renormalised.
+    of="classes" is vector scaling: a factor a_c and a shift b_c for each class, and softmax(a log p + b) of the
+    average. Few validation examples do not determine so many numbers, so a normal prior of standard deviation 0.2 keeps
+    them near a = 1/T, b = 0; on the data that it is tuned on it is never worse than T.
+
+    Real numbers: T is a factor on the spread, by which every deviation from the mean is multiplied; means stay.
+    of="average" (the default: members that are calibrated one by one make a mixture that is too wide) finds one T for
+    the mixture and keeps its parts in proportion; of="members" finds one for each member around its own mean.
+    of="quantiles" recalibrates the distribution function itself, where the shape is wrong and not the width alone: on
+    up to 20 stretches of equal probability it gets the share of validation targets that fell there (one example is
+    added to each stretch). It is for one number per input, and leaves no parts of the variance.
+
+    `samples` and `seed` are those of `predict`: tune with what you deploy. `posterior.temperature` holds the values;
+    those it had before are replaced. Weights of the validation data multiply their log likelihood.
     """
     check_calibrating(posterior, val)
-    if of not in ("members", "average", "classes"):
-        raise ValueError(f"expected of='members', of='average' or of='classes', got {of!r}")
-    if not isinstance(posterior.problem.likelihood, (ClassLikelihood, LabelLikelihood)):
-        raise TypeError(
-            "temperature scaling is for classes and labels, and the likelihood is "
-            f"{type(posterior.problem.likelihood).__name__}: a learned noise of the likelihood, or the covariance "
-            "scale of a Gaussian family, widens predictions of numbers"
-        )
-    if of == "classes" and not isinstance(posterior.problem.likelihood, ClassLikelihood):
-        raise TypeError("vector scaling is for classes, and the likelihood is of labels: of='members' or of='average'")
+    of = _checked(posterior.problem.likelihood, of)
     alone = Posterior(posterior.parts)
     whole = Posterior(posterior.parts, posterior.weights)
+    if of == "quantiles":
+        return Posterior(whole.parts, whole.weights, Temperature(of, _shares(whole, val, samples, seed)))
     groups = [alone[k] for k in range(len(alone))] if of == "members" else [whole]
     seen = [list(_predicted(one, val, of, samples, seed)) for one in groups]
     found = [_best(one) for one in seen]
@@ -57,6 +61,28 @@ def temper(
     if of == "classes":
         values = _vector(seen[0], 1 / found[0])
     return Posterior(whole.parts, whole.weights, Temperature(of, values))
+
+
+def _checked(likelihood: Likelihood, of: Of | None) -> Of:
+    """What is recalibrated, where the likelihood allows it."""
+    name = type(likelihood).__name__
+    fitting: tuple[Of, ...]
+    if isinstance(likelihood, ClassLikelihood):
+        fitting = ("members", "average", "classes")
+    elif isinstance(likelihood, LabelLikelihood):
+        fitting = ("members", "average")
+    elif isinstance(likelihood, RealLikelihood):
+        fitting = ("average", "members", "quantiles")
+    else:
+        raise TypeError(
+            f"temperatures are for classes, labels and real numbers, and the likelihood is {name}: bn.conformal "
+            "calibrates intervals of counts"
+        )
+    if of is None:
+        return fitting[0]
+    if of not in fitting:
+        raise ValueError(f"expected {' or '.join(f'of={way!r}' for way in fitting)} under {name}, got of={of!r}")
+    return of
 
 
 class _Seen(NamedTuple):
@@ -72,23 +98,46 @@ def _predicted(posterior: Posterior, val: Data | Stream, of: Of, samples: int | 
     one = Temperature("members", torch.ones(1)) if of == "members" else Temperature("average", torch.ones(()))
     for predictive, targets, exponents, weights in predicted_with_weights(posterior, val, samples, None, seed):
         made = tempered(predictive, one)
-        yield _Seen(replace(made, outputs=made.outputs.double()), targets, exponents, weights)
+        there = made.outputs.device
+        yield _Seen(replace(made, outputs=made.outputs.double()), targets.to(there), exponents, weights)
 
 
 def _best(seen: list[_Seen]) -> float:
+    numbers = isinstance(seen[0].predictive, RealPredictive)
+
     def log_likelihood(t: float) -> float:
-        at = Temperature("members", torch.tensor([t]))  # the average is one member by now
+        # the average of classes is one member by now, and one member of numbers is its own average
+        at = Temperature("average", torch.tensor(t)) if numbers else Temperature("members", torch.tensor([t]))
         return sum(log_of(tempered(s.predictive, at), s.targets, s.exponents, s.weights) for s in seen)
 
     found = golden_section(log_likelihood, *RANGE, ITERATIONS)
     if found.edge is not None:
         n = sum(len(s.targets) for s in seen)
         why = "every example is classified right" if found.edge == "low" else "predictions are worse than none"
+        if numbers:
+            why = "every target is hit" if found.edge == "low" else "the spread is nothing beside the errors"
         raise ValueError(
             f"there is no best temperature: the NLL of the {n} validation examples still falls at "
             f"T = {found.best:.3g}, as where {why}. Give more validation data"
         )
     return found.best
+
+
+def _shares(posterior: Posterior, val: Data | Stream, samples: int | None, seed: int) -> Tensor:
+    """The share of validation targets in each of some stretches of the distribution function, of equal length."""
+    levels, counts = [], []
+    for predictive, targets, _, weights in predicted_with_weights(posterior, val, samples, None, seed):
+        assert isinstance(predictive, RealPredictive)
+        tempered(predictive, Temperature("quantiles", torch.ones(1)))  # says where there are several numbers per input
+        levels.append(predictive.cdf(targets).flatten().cpu())
+        counts.append(torch.ones(len(targets)).double() if weights is None else weights.double().cpu())
+    pit, weight = torch.cat(levels), torch.cat(counts)
+    n = int((weight > 0).sum())
+    if n < 2 * EACH:
+        raise ValueError(f"of='quantiles' takes {2 * EACH} validation examples or more, got {n}: use of='average'")
+    k = min(STRETCHES, n // EACH)
+    held = torch.bincount((pit * k).long().clamp(max=k - 1), weight, minlength=k)
+    return (held + 1) / (weight.sum() + k)
 
 
 def _vector(seen: list[_Seen], start: float) -> Tensor:

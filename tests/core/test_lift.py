@@ -1,5 +1,7 @@
 """Lifting a function of one member over many."""
 
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import pytest
@@ -145,3 +147,17 @@ def test_memory_that_runs_out_is_raised_and_not_taken_for_what_cannot_be_vectori
 def test_randomness_that_nobody_keyed_is_an_error_there_too():
     with pytest.raises(RuntimeError, match="randomness"):
         lift_or_loop(lambda x: x + torch.randn(2))(torch.zeros(3, 2))
+
+
+def test_what_torch_warns_of_while_it_stacks_and_compiles_is_no_warning_of_ours():
+    """An operator without a batching rule, and the modules of the compiler, which torch imports at first use."""
+    program = """
+import torch
+from basinet.core.lift import compiled, lift
+rnn = torch.nn.LSTM(3, 2)
+params = {n: p.detach().expand(2, *p.shape) for n, p in rnn.named_parameters()}
+grad = torch.func.grad(lambda p: torch.func.functional_call(rnn, p, torch.ones(4, 1, 3))[0].sum())
+lift(grad)(params)
+compiled(lambda x: x + 1)
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)

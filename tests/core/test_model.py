@@ -2,6 +2,7 @@
 
 import copy
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -447,6 +448,113 @@ def test_logits_are_read_from_a_mapping():
     assert model(point.params, {}, torch.ones(1, 2))[0].shape == (1, 3)
 
 
+class Returns(nn.Linear):
+    """Hands what a linear layer gives to a function, and returns what that gives."""
+
+    def __init__(self, wrap):
+        super().__init__(2, 3)
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.wrap(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "output"),
+    [
+        (lambda y: (0, y), 1),
+        (lambda y: {"scores": y, "logits": 0}, "scores"),
+        (lambda y: SimpleNamespace(scores=y), "scores"),
+        (lambda y: SimpleNamespace(logits=y), None),
+        (lambda y: {"logits": y}, None),
+        (lambda y: y, None),
+    ],
+)
+def test_what_is_scored_is_chosen_of_what_a_module_returns(wrap, output):
+    model, plain = Model(lambda: Returns(wrap), output), Model(lambda: nn.Linear(2, 3))
+    point, x = model.init(KEY), torch.ones(1, 2)
+    assert torch.equal(model(point.params, {}, x)[0], plain(point.params, {}, x)[0])
+    assert model.spec().get("output") == output
+
+
+@pytest.mark.parametrize(
+    ("wrap", "output", "said"),
+    [
+        (lambda y: (y, 0), 2, "something with output=2, got tuple of 2"),
+        (lambda y: {"a": y, "b": y}, "c", "something with output='c', got dict with a, b"),
+        (lambda y: SimpleNamespace(a=y), "c", "something with output='c', got SimpleNamespace"),
+        (lambda y: y, "c", "something with output='c', got Tensor"),
+        (lambda y: (y, 0), 1, "got tuple whose 1 is int: say which part"),
+    ],
+)
+def test_a_part_that_is_not_there_is_told(wrap, output, said):
+    model = Model(lambda: Returns(wrap), output)
+    with pytest.raises((ValueError, TypeError), match=said):
+        model(model.init(KEY).params, {}, torch.ones(1, 2))
+    with pytest.raises(TypeError, match="expected output= as a place in a tuple"):
+        Model(mlp, lambda returned: returned[0])
+
+
+class Writer(nn.Linear):
+    """Doubles its inputs where they lie."""
+
+    def forward(self, x):
+        return super().forward(x.mul_(2))
+
+
+def test_a_network_that_changes_its_inputs_gets_copies():
+    model, x = Model(lambda: Writer(2, 3)), torch.ones(4, 2)
+    point = model.init(KEY)
+    expected = nn.functional.linear(2 * x, point.params["weight"], point.params["bias"])
+    for mode in ("eval", "train", "eval"):
+        assert torch.equal(model(point.params, {}, x, mode=mode)[0], expected)
+    many = {n: v.expand(5, *v.shape) for n, v in point.params.items()}
+    for inputs, axis in ((x, None), (x.expand(5, 4, 2).clone(), 0)):
+        found = lift(lambda p, x: model(p, {}, x)[0], (0, axis))(many, inputs)
+        assert torch.allclose(found, expected.expand_as(found))
+        assert bool((inputs == 1).all())
+
+
+def test_networks_that_leave_their_inputs_alone_get_those_themselves():
+    seen = []
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            seen.append(x)
+            return super().forward(x)
+
+    model, x = Model(lambda: Net(2, 3)), torch.ones(4, 2)
+    point = model.init(KEY)
+    for _ in range(2):
+        model(point.params, {}, x)
+    assert seen[0] is not x and seen[1] is x
+
+
+def test_a_network_that_begins_to_change_its_inputs_is_refused():
+    class Late(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.mul_(2) if self.training else x)
+
+    model = Model(lambda: Late(2, 3))
+    point = model.init(KEY)
+    model(point.params, {}, torch.ones(4, 2))
+    with pytest.raises(ValueError, match=r"changed its inputs in place.*x = x.clone\(\)"):
+        model(point.params, {}, torch.ones(4, 2), mode="train")
+
+
+def test_a_point_as_a_plain_module():
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3)).train()
+    module(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)))
+    model = Model(lambda: copy.deepcopy(module))
+    made = model.at(model.read(module))
+    x = torch.ones(5, 4)
+    assert torch.equal(made(x), copy.deepcopy(module).eval()(x))
+    assert all(p.requires_grad for p in made.parameters())
+    with torch.no_grad():
+        made[0].weight += 1
+    assert not torch.equal(made[0].weight, module[0].weight)
+
+
 def test_what_is_neither_module_nor_factory_is_refused():
     with pytest.raises(TypeError, match=r"expected a factory \(\) -> nn.Module or an nn.Module, got str"):
         Model("resnet")
@@ -470,7 +578,7 @@ def test_outputs_that_are_no_tensor_are_refused():
 
     model = Model(lambda: Pair(2, 3))
     point = model.init(KEY)
-    with pytest.raises(TypeError, match=r"return a tensor .* got tuple: wrap it"):
+    with pytest.raises(TypeError, match=r"return a tensor .* got tuple: say which part"):
         model(point.params, {}, torch.ones(1, 2))
 
 

@@ -244,3 +244,27 @@ def test_csv_is_written_for_any_reader(tmp_path):
     write_table({"a": np.array([0.1]), "b,c": ["x"]}, tmp_path / "t", ".csv")
     with open(tmp_path / "t", newline="") as file:
         assert list(csv.reader(file)) == [["a", "b,c"], ["0.1", "x"]]
+
+
+def test_text_that_a_spreadsheet_would_run_is_written_as_text(tmp_path):
+    columns = {"class": ["=1+1", "@SUM(A1)", "-1", "+2", "-x", "plain"], "p_=1": np.arange(6) / 8}
+    write_table(columns, tmp_path / "p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["class", "'=1+1", "'@SUM(A1)", "-1", "+2", "'-x", "plain"]
+
+
+def test_a_csv_is_written_in_pieces(tmp_path, monkeypatch):
+    from basinet.data import table as module
+
+    monkeypatch.setattr(module, "_CELLS", 6)
+    columns = {"a": np.arange(10), "b": [f"w{i}" for i in range(10)]}
+    write_table(columns, tmp_path / "p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[1:] == [f"{i},w{i}" for i in range(10)]
+
+
+def test_equal_names_among_very_many_columns_are_found(tmp_path):
+    names = [f"c{i}" for i in range(20_000)]
+    (tmp_path / "t.csv").write_text(",".join([*names, "c7"]) + "\n" + ",".join(["1"] * 20_001))
+    with pytest.raises(ValueError, match="got 'c7' more than once"):
+        read_table(tmp_path / "t.csv")

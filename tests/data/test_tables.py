@@ -62,7 +62,11 @@ def test_a_file_becomes_splits_and_an_encoder(houses):
     assert splits.feature_names == encoder.features
     assert encoder.features[:4] == ("size", "city = Basel", "city = Bern", "city = Chur")
     assert encoder.unused == ("id", "same")
-    assert [line.split(":")[0] for line in said] == ["column 'id' is left out", "column 'same' is left out"]
+    assert [line.split(":")[0] for line in said] == [
+        "column 'id' is left out",
+        "column 'same' is left out",
+        "'sold' has dates, and rows are split at random",
+    ]
     assert splits.train.inputs.shape == (36, 10) and splits.train.inputs.dtype == torch.float32
     assert splits.train.targets.shape == (36, 1)
     assert (splits.target_mean, splits.target_sd) == (encoder.target.mean, encoder.target.sd)
@@ -88,7 +92,7 @@ def test_statistics_are_those_of_the_training_rows(houses):
 
 def test_notes_go_to_the_log_unless_told_otherwise(houses, caplog):
     with caplog.at_level(logging.WARNING, "basinet"):
-        load_table(houses, "price")
+        load_table(houses, "price", Rules(split="random"))
     assert ["'id'" in r.message or "'same'" in r.message for r in caplog.records] == [True, True]
 
 
@@ -167,7 +171,7 @@ def test_columns_are_kept_dropped_or_made_categories_as_asked():
 def test_columns_that_tell_nothing_are_left_out_with_a_line(cells, reason):
     said = []
     made = table(a=cells, b=[str(i % 4) for i in range(10)], y=[str(i / 3) for i in range(10)])
-    encoder, _ = fit_table(made, "y", say=said.append)
+    encoder, _ = fit_table(made, "y", Rules(split="random"), say=said.append)
     assert [reason in line for line in said] == ([True] if reason else [])
     assert encoder.unused == (("a",) if reason else ())
 

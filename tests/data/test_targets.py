@@ -95,3 +95,10 @@ def test_calibrated_predictions_name_the_classes_of_their_sets():
     assert found["conformal_set"][1] == "a|b c" and "conformal_set" not in Classes(
         name="y", values=("a", "b c", "d")
     ).predictions(replace(predictive, conformal=None), 0.9)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-20, 1e20, 1e200])
+def test_a_target_whose_square_leaves_32_bits_is_refused(unit):
+    values = np.array([str(unit * i) for i in range(1, 9)], object)
+    with pytest.raises(ValueError, match=r"expected a standard deviation from 1e-15 to 1e\+15, .* use another unit"):
+        Real.fit("y", values, "y")

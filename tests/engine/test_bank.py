@@ -113,7 +113,9 @@ def test_one_that_starts_anew_has_all_its_rows_again(waits):
 def test_a_bank_goes_through_a_checkpoint(waits):
     bank, again = bank_of(2, 3, waits), bank_of(2, 3, waits)
     bank.write(torch.tensor([True, False]), sample(0, 2))
-    again.restore(bank.contents(), bank.structure())
+    contents = bank.contents()
+    assert contents is not None
+    again.restore([x.clone() for x in contents], bank.structure())
     for step in (1, 2, 3):
         for each in (bank, again):
             each.write(torch.tensor([True, True]), sample(step, 2))

@@ -247,7 +247,6 @@ def test_without_a_pool_nothing_is_written_or_said(caplog):
         ({"strategy": "loop"}, "strategy is 'stacked' in the file, 'loop' here"),
         ({"compile": True}, "compiled is False in the file, True here"),
         ({"memory": 10**9}, "memory is None in the file, 1000000000 here"),
-        ({"autocast": torch.bfloat16}, "autocast is 'None' in the file, 'torch.bfloat16' here"),
         ("torch", rf"torch is '{re.escape(torch.__version__)}' in the file, '9\.9' here"),
     ],
 )

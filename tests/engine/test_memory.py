@@ -185,7 +185,7 @@ def test_memory_is_that_of_the_methods_own_step():
     data, point = classes(64).to(dtype=torch.float32), wide.init(bn.Noise.seed(0))
 
     def of(method: Method) -> MemberBytes:
-        return member_bytes(Work.of(method, wide, data, None), point)
+        return member_bytes(Work.of(method, wide, data, None).to(torch.device("cpu"), torch.float32), point)
 
     plain, second = of(MAP(batch_size=32)), of(bn.FoRDE(batch_size=32, lengthscales="identity"))
     assert second.batch > 1.5 * plain.batch  # activations of a second derivative

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core import registry
@@ -46,9 +46,12 @@ class Poisoned(MAP):
     def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
         grads, info = MAP.gradient(self, state, step)
         bad = state.memory & (step.batch.step >= self.at)  # () or, in a stack, (M,)
-        return tree_map(
-            lambda g: torch.where(bad.reshape(*bad.shape, *[1] * (g.dim() - bad.dim())), torch.nan, g), grads
-        ), info
+        return tree_map(lambda g: torch.where(along(bad, g), torch.nan, g), grads), info
+
+
+def along(flags: Tensor, x: Tensor) -> Tensor:
+    """Flags () or (M,) as they are set beside x."""
+    return flags.reshape(flags.shape + (1,) * (x.dim() - flags.dim()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +181,8 @@ class Bold(Poisoned):
         before = tree_map(torch.clone, state)
         after, info = Poisoned.update(self, state, step)
         lost = state.memory & (step.batch.step >= self.at)  # () or, in a stack, (M,)
-
-        def kept(old: Any, new: Any) -> Any:
-            return torch.where(lost.reshape(*lost.shape, *[1] * (new.dim() - lost.dim())), old, new)
-
-        return tree_map(kept, before, after), info._replace(loss=torch.where(lost, torch.nan, info.loss))
+        kept = tree_map(lambda old, new: torch.where(along(lost, new), old, new), before, after)
+        return kept, info._replace(loss=torch.where(lost, torch.nan, info.loss))
 
 
 registry._classes.pop("method/Bold")  # those who list all methods should not find it

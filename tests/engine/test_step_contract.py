@@ -1,4 +1,4 @@
-"""Methods of other kinds than gradient descent fit the contract: a coupled chain, and a filter.
+"""Methods of other kinds fit the contract: a coupled chain, a filter, and layers that are swapped for random ones.
 
 They exist here alone. Each is held to what theory says of it on linear regression, whose posterior is known.
 """
@@ -13,15 +13,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
+import torch.nn.functional as F
 from stopping import Killed, Stop
-from torch import Tensor
+from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core import registry
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, Point, leaves, ravel, unravel
-from basinet.engine import Engine, Info, Method, Report, Review, Schedule, Step
+from basinet.engine import Descent, Engine, GradientMethod, Info, Method, Report, Review, Schedule, Step
 from basinet.families import Empirical, Full
+from basinet.optim import Adam, Cosine, Optimizer
 from basinet.problem.exact import conjugate
 
 BOTH = pytest.mark.parametrize("strategy", ["stacked", "loop"])
@@ -196,7 +198,44 @@ class Kalman(Method):
         return Full(state.params, factor, {"seen": state.seen, "when": state.when})
 
 
-for toy in (Langevin, Kalman):  # those who list all methods should not find these
+class Local(nn.Module):
+    """A linear layer whose weights are N(weight, exp(log_sd)^2), drawn in its outputs: independent for each example."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight = layer.weight
+        self.log_sd = nn.Parameter(torch.full_like(layer.weight, -1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = F.linear(x, self.weight)
+        return mean + F.linear(x.square(), (2 * self.log_sd).exp()).sqrt() * torch.randn_like(mean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanField(GradientMethod):
+    """The normal distribution with independent weights that is nearest to the posterior, by local reparametrisation
+    (Kingma et al. 2015): on a linear problem N(mu, diag(Lambda)^-1)."""
+
+    steps: int = 600
+    optimizer: Optimizer = Adam(lr=Cosine(peak=0.05))
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule(self.steps, None)
+
+    def adapt(self, problem: bn.Problem) -> bn.Problem:
+        return problem.through(problem.network.swapped(None, lambda name, layer: Local(layer)))  # type: ignore[arg-type]
+
+    def loss(self, params: Params, state: Descent, step: Step) -> Info:
+        energy, buffers = step.problem.data_potential(params, state.buffers, step.batch, step.noise, "train")
+        scale = step.problem.prior.scale  # type: ignore[attr-defined]
+        w, log_sd = params["weight"], params["log_sd"]
+        divergence = (
+            0.5 * (w.square() + (2 * log_sd).exp()) / scale**2 - log_sd
+        ).sum()  # from the prior, and a constant
+        return Info((energy + divergence) / step.scale, buffers=buffers)
+
+
+for toy in (Langevin, Kalman, MeanField):  # those who list all methods should not find these
     registry._classes.pop(f"method/{toy.__name__}")
 
 
@@ -298,3 +337,25 @@ def test_a_filter_that_was_stopped_goes_on_to_the_same_bits(strategy, error, tmp
         again = fit(Kalman(), 2, strategy, pool=pool)
         assert_same_bits(again, unbroken)
         assert again[0].parts[0].family.buffers["seen"][0].tolist() == [1] * 40
+
+
+def test_layers_swapped_for_random_ones_descend_the_same_in_a_stack_and_alone():
+    recipe = MeanField(steps=40)
+    stacked, loop = fit(recipe, 3, "stacked"), fit(recipe, 3, "loop")
+    for a, b in zip(leaves(stacked.parts[0].family), leaves(loop.parts[0].family), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+    start = fit(MeanField(steps=0), 3)
+    assert not torch.equal(start.parts[0].family.params["log_sd"], stacked.parts[0].family.params["log_sd"])
+
+
+def test_layers_swapped_for_random_ones_give_the_mean_field():
+    members, exact = 32, EXACT
+    family = fit(MeanField(), members, "stacked").parts[0].family
+    means, variances = family.params["weight"][:, 0], (2 * family.params["log_sd"][:, 0]).exp()  # (members, d)
+    z = (means.mean(0) - exact.mean) / (means.std(0) / math.sqrt(members))
+    assert float(z.abs().max()) < 4.5 and float(means.std(0).max()) < 0.2 * float(
+        exact.covariance.diagonal().min().sqrt()
+    )
+    expected = 1 / exact.precision.diagonal()  # which is less than the variances of the posterior
+    torch.testing.assert_close(variances.mean(0), expected, rtol=0.03, atol=0)
+    assert bool((1.3 * expected < exact.covariance.diagonal()).all())

@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_training_is_the_loop_that_one_would_write_by_hand(strategy):
         optimizer = torch.optim.SGD([w, b], lr=0.1, momentum=0.9)
         for t in range(-(-3 * DATA.n // 5)):
             x, y, c = raw[t % len(raw)]
-            nll = (c * nn.functional.cross_entropy(x @ w.T + b, y, reduction="none")).sum() / len(y)
+            nll = (c * nn.functional.cross_entropy(x @ w.T + b, y, reduction="none")).sum() / (DATA.n / len(raw))
             loss = nll + 0.5 * (w.square().sum() + b.square().sum()) / DATA.n
             optimizer.zero_grad()
             loss.backward()
@@ -106,16 +107,16 @@ def test_training_is_the_loop_that_one_would_write_by_hand(strategy):
         assert torch.allclose(mean["bias"], b, rtol=0, atol=1e-12)
 
 
-def test_each_batch_is_scaled_by_its_own_size_and_by_the_given_n():
+def test_the_batches_of_a_pass_stand_for_the_given_n():
     exact = conjugate(n=20)
     x, y = exact.data.inputs, exact.data.targets
-    doubled = [(x, y), (x.repeat(2, 1), y.repeat(2))]  # each stands for the same 40 examples, 20 of them twice
-    method = MAP(epochs=400, optimizer=SGD(lr=0.05, momentum=0.9))
+    doubled = [(x, y), (x.repeat(2, 1), y.repeat(2))]  # together for 40 examples, of which they show 20 three times
+    method = MAP(epochs=400, optimizer=SGD(lr=Cosine(peak=0.05), momentum=0.9))
     stream = bn.Data.stream(lambda: iter(doubled), n=40)
     found = ravel(bn.fit(method, exact.problem, stream, engine=Engine(**CPU)).mean())
     prior, noise = exact.problem.prior.scale, exact.problem.likelihood.noise
     precision = 2 * x.T @ x / noise**2 + torch.eye(3, dtype=torch.float64) / prior**2
-    assert torch.allclose(found, torch.linalg.solve(precision, 2 * x.T @ y / noise**2), rtol=0, atol=1e-12)
+    assert torch.allclose(found, torch.linalg.solve(precision, 2 * x.T @ y / noise**2), rtol=0, atol=1e-4)
 
 
 def test_shuffled_batches_reach_the_mode():
@@ -304,14 +305,14 @@ def test_a_member_that_starts_anew_goes_on_with_the_batches_that_come(strategy):
     assert distance(found[1], plain[1]) > 1e-3
     # the second attempt by hand: its own key and clock from 0, on the batches from the report at which it failed
     stream, failed, steps = shuffled().seeded(0), 8, 18
-    ahead = stream.batches(skip=failed)
+    ahead = stream.batches(skip=failed, shares=True)
     noise = root.split(1).split("attempt").split(1)
     point = tree_map(lambda x: x.double() if x.is_floating_point() else x, PROBLEM.init(noise.split("start")))
     state = MAP.init(method, point, PROBLEM, noise.split("init"))
     recipe = MAP(epochs=4, batch_size=5, optimizer=RECIPE.optimizer)
     for t in range(steps):
         piece = next(ahead)
-        batch = Batch(piece.inputs, piece.targets, torch.tensor(t), torch.tensor(t), DATA.n)
+        batch = Batch(piece.inputs, piece.targets, torch.tensor(t), torch.tensor(t), DATA.n, piece.weights)
         state, _ = recipe.update(state, Step(batch, PROBLEM, noise.split("step").split(t), lift=Alone()))
     ahead.close()
     params = take(found[1].parts[0].family, 0).mean().params
@@ -495,3 +496,55 @@ def test_processes_that_were_asked_for_and_are_not_used_are_said(caplog):
     with caplog.at_level(logging.INFO, "basinet"):
         fit(shuffled(), settings={"processes": 2})
     assert "members that read one stream share one process" in caplog.text
+
+
+# --- batches of unequal sizes
+
+
+class Constant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.level.expand(len(x), 1)
+
+
+Y = torch.cat([bn.Noise.seed(2).normal(torch.empty(64, 1, dtype=torch.float64)) / 10, torch.ones(1, 1).double()])
+UNEVEN = [(torch.zeros_like(y), y) for y in Y.split(32)]  # the last batch is one example, far from the others
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        UNEVEN,
+        lambda: iter(UNEVEN),
+        DataLoader(TensorDataset(torch.zeros_like(Y), Y), batch_size=32),
+        [(x, y, torch.ones(len(y))) for x, y in UNEVEN],
+        [UNEVEN[2], *UNEVEN[:2]],
+    ],
+    ids=["a list", "a function", "a DataLoader", "with weights", "short first"],
+)
+def test_a_short_batch_that_always_comes_alike_does_not_move_the_mode(source):
+    """The mode is .02 (posterior sd .06); a last batch of one example that counted as N, as others do, gave .34."""
+    problem = bn.Problem(Constant, bn.likelihoods.Gaussian(noise=0.5))
+    precision = len(Y) / 0.25 + 1
+    recipe = MAP(epochs=300, batch_size=32, optimizer=SGD(lr=Cosine(peak=0.05)))
+    found = bn.fit(recipe, problem, bn.Data.stream(source, n=len(Y)), engine=Engine(**CPU)).mean()["level"]
+    assert abs(float(found) - float(Y.sum()) / 0.25 / precision) < 1e-3
+
+
+def test_shares_follow_sizes_over_a_pass_wherever_reading_begins():
+    def shares(source: Any, skip: int = 0, **options: Any) -> list[float]:
+        stream = bn.Data.stream(source, n=len(Y), prefetch=0, **options)
+        with closing(stream.batches(skip=skip, passes=2, shares=True)) as batches:
+            return [1.0 if piece.weights is None else float(piece.weights[0]) for piece in batches]
+
+    known, found = shares(UNEVEN), shares(lambda: iter(UNEVEN))
+    exact = [96 / 65, 96 / 65, 3 / 65]
+    assert known == pytest.approx(exact * 2) and found == pytest.approx([1, 1, 3 / 65, *exact])
+    assert all(shares(source, skip=2) == all_[2:] for source, all_ in ((UNEVEN, known), (lambda: iter(UNEVEN), found)))
+    even = DataLoader(TensorDataset(torch.zeros_like(Y), Y), batch_size=32, drop_last=True)
+    assert shares(even) == [1.0] * 4
+    with closing(bn.Data.stream(UNEVEN, n=len(Y)).batches(passes=1)) as plain:
+        assert all(piece.weights is None for piece in plain)  # who reads examples once counts each of them once

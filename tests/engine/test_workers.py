@@ -25,7 +25,9 @@ from basinet.core.tree import leaves
 from basinet.engine import Descent, Engine, Event, Sample, Schedule, Step, executor, parcels, planner, workers
 from basinet.engine import engine as engine_module
 from basinet.engine.checkpoint import Checkpoints
+from basinet.engine.memory import member_bytes
 from basinet.engine.progress import Progress
+from basinet.engine.work import Work
 from basinet.engine.workers import WorkerError
 from basinet.families import Empirical
 from basinet.methods.map import MAP
@@ -359,8 +361,8 @@ def test_by_default_members_that_are_not_stacked_share_out_the_cores(
 
 
 def test_processes_share_the_memory(said):
-    each = 4_450  # bytes that the engine says a member needs
-    fit(4, memory=2 * each + 1000)
+    each = member_bytes(Work.of(SHORT, PROBLEM, classes(), None), PROBLEM.init(bn.Noise.seed(0))).total
+    fit(4, memory=2 * each)
     assert "loop in 2 processes" in said()[0]
 
 

@@ -256,14 +256,15 @@ def test_chunks_of_convolutions_norms_and_dropout_give_what_a_stack_gives(how: L
 def test_examples_of_weight_zero_do_not_count() -> None:
     problem, data = problem_of(), classes(8)
     state, keys = start(problem, 3)
-    few = FoRDE().gradient(state, batch_of(data.take(slice(0, 6)), 6), problem, keys, Lift())[0]
+    six = Step(batch_of(data.take(slice(0, 6)), 6), problem, keys, None, Lift())
+    few = FoRDE().gradient(state, six)[0]
     weights = torch.tensor([1.0] * 6 + [0.0] * 2).double()
     masked = batch_of(bn.Data(data.inputs, data.targets, weights=weights), 8)
     found = FoRDE().gradient(state, Step(masked, problem, keys, None, Lift()))[0]
     zero = FoRDE().gradient(state, Step(masked._replace(weights=0 * weights), problem, keys, None, Lift()))[0]
     push = FoRDE(repulsion=0.0).gradient(state, Step(masked, problem, keys, None, Lift()))[0]
     n = "first.weight"
-    pull = FoRDE(repulsion=0.0).gradient(state, batch_of(data.take(slice(0, 6)), 6), problem, keys, Lift())[0]
+    pull = FoRDE(repulsion=0.0).gradient(state, six)[0]
     torch.testing.assert_close((found[n] - push[n]) * 8, (few[n] - pull[n]) * 6, rtol=0, atol=1e-12)
     torch.testing.assert_close(zero[n], state.params[n] / 8, rtol=0, atol=1e-12)  # the prior alone
 

@@ -104,7 +104,7 @@ def test_laplace_goes_on_from_what_was_learned():
     assert same.info["curves"]["log_evidence"][0][0] == pytest.approx(float(exact), abs=1e-6)
     again = bn.Laplace(prior_precision="marglik", noise="marglik")
     tuned = bn.fit(again, problem, data, start=maps, engine=ENGINE).info["curves"]
-    assert tuned["prior_factor"][0] == pytest.approx([learned], rel=1e-4)  # of precision 1, which the prior has
+    assert tuned["prior_factor"][0] == pytest.approx([1.0], rel=1e-4)  # of the precision that MAP learned
 
 
 def test_a_noise_that_is_known_stays_and_one_that_is_learned_is_left_to_descent():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +20,7 @@ from basinet.core.tree import leaves
 from basinet.families import Delta
 from basinet.families.family import family
 from basinet.methods.map import MAP
-from basinet.pool import FileError, Pool
+from basinet.pool import FileError, Pool, behaviour, files, unlike
 from basinet.pool.pool import difference
 
 RECIPE = MAP(epochs=2, batch_size=5)
@@ -115,14 +117,29 @@ def test_a_member_that_was_lost_is_trained_again(tmp_path):
 def test_what_a_killed_write_left_is_removed_when_the_entry_is_opened_again(tmp_path):
     fit(tmp_path, 1)
     folder = member_files(tmp_path)[0].parent
-    names = (".member-0-00001.safetensors.ab", ".member-0-00002.safetensors.cd", ".x")
-    old, young, other = (folder / name for name in names)
-    for file in (old, young, other):
-        file.write_bytes(b"cut sho")
-    for file in (old, other):
-        os.utime(file, (0, 0))
+    here, _, own = files._writer().partition("-")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    digits = "0123456789abcdef"
+    killed, mine, elsewhere, old, other = (
+        folder / name
+        for name in (
+            f".member-0-00001.safetensors.{here}-{gone.pid}-{digits}",
+            f".member-0-00002.safetensors.{here}-{own}-{digits}",
+            f".member-0-00003.safetensors.01234567-{gone.pid}-{digits}",  # of another machine: it may be alive
+            f".member-0-00004.safetensors.{digits}",  # as earlier versions named them
+            ".x",
+        )
+    )
+    for path in (killed, mine, elsewhere):
+        path.mkdir()
+        (path / ".tmpAbCdEf").write_bytes(b"cut sho")  # as safetensors names its own
+    for path in (old, other):
+        path.write_bytes(b"cut sho")
+        os.utime(path, (0, 0))
     fit(tmp_path, 1)
-    assert not old.exists() and young.exists() and other.exists()  # another process may be writing the young one
+    assert not killed.exists() and not old.exists()
+    assert mine.exists() and elsewhere.exists() and other.exists()
 
 
 def test_the_order_of_members_in_the_folder_is_by_number(tmp_path):
@@ -292,3 +309,95 @@ def test_bad_input_makes_no_pool(tmp_path):
 )
 def test_the_first_difference_is_said_in_words(old, new, said):
     assert difference(old, new) == said
+
+
+# --- what a network computes
+
+
+class Forward(nn.Module):
+    """Layers that are always the same, and a forward that is not."""
+
+    def __init__(self, between: Any = torch.relu, last: Any = lambda x: x, start: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.act, self.end = [between], [last]  # not shown
+        with torch.no_grad():
+            self.first.weight *= start
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.end[0](self.last(self.act[0](self.first(x))))
+
+
+def forward(*args: Any, **options: Any) -> bn.Problem:
+    return bn.Problem(lambda: Forward(*args, **options), bn.likelihoods.Categorical())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        forward(torch.tanh),
+        forward(last=lambda x: x / 2),
+        forward(lambda x: nn.functional.dropout(torch.relu(x), 0.1)),  # seen in training alone
+        forward(start=0.5),
+    ],
+    ids=["tanh", "halved", "dropout", "another start"],
+)
+def test_another_forward_in_the_same_layers_is_another_problem(other, tmp_path):
+    before = fit(tmp_path, problem=forward())
+    assert other.network.spec() == forward().network.spec()
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with pytest.raises(FileError, match="its layers are the same, and it computes something else"):
+        fit(tmp_path, problem=other)
+    assert files == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    assert equal(fit(tmp_path, problem=forward(), observe=lambda event: pytest.fail("trained again")), before)
+
+
+def test_the_same_function_written_otherwise_is_the_same_problem(tmp_path):
+    fit(tmp_path, problem=forward())
+    same = forward(lambda x: x.clamp(min=0) * (1 + 1e-12), last=lambda x: x + 0.0)
+    assert fit(tmp_path, problem=same, observe=lambda event: pytest.fail("trained again")).info["trained"] == 0
+
+
+def test_what_a_network_computes_is_told_up_to_rounding():
+    double, single = (behaviour(forward(), DATA) for _ in range(2))
+    assert double["dtype"] == "float64" and not unlike(double, single)
+
+    class Single(Forward):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.dtype == torch.float32
+            return super().forward(x)
+
+    single = behaviour(bn.Problem(Single, bn.likelihoods.Categorical()), DATA)
+    assert single["dtype"] == "float32" and single["numbers"]["the network's output"] is not None
+    assert not unlike(double, single) and unlike(single, behaviour(forward(torch.tanh), DATA))
+
+
+def test_the_source_decides_where_a_network_cannot_be_run():
+    blank = {"rows": "0", "dtype": "none", "numbers": {"the network's output": None}}
+    a, b = behaviour(bn.Problem(lambda: Forward(), bn.likelihoods.Categorical()), DATA), {**blank, "source": "other"}
+    assert a["source"] is not None and unlike(a, b) == "the source of its network is another one"
+    assert not unlike(a, {**b, "source": a["source"]}) and not unlike(a, {**b, "source": None})
+
+
+def test_a_network_that_is_never_twice_the_same_finds_its_pool(tmp_path):
+    import random
+
+    class Other(Forward):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("shift", torch.tensor(random.random()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + self.shift
+
+    problem = bn.Problem(Other, bn.likelihoods.Categorical())
+    assert behaviour(problem, DATA)["numbers"]["the network's output"] is None
+    fit(tmp_path, problem=problem)
+    fit(tmp_path, problem=bn.Problem(Other, bn.likelihoods.Categorical()))
+
+
+def test_autocast_is_part_of_the_key(tmp_path):
+    plain, cast = (bn.Engine(device="cpu", strategy="loop", progress=False, autocast=a) for a in (None, torch.bfloat16))
+    fit(tmp_path, engine=plain)
+    assert fit(tmp_path, engine=cast).info["trained"] == 2
+    assert fit(tmp_path, engine=plain).info["trained"] == fit(tmp_path, engine=cast).info["trained"] == 0

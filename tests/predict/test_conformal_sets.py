@@ -46,6 +46,7 @@ def test_too_few_examples_are_told_how_many_it_takes(level, n):
 
 
 def test_scores_by_hand():
+    assert torch.equal(class_scores(P, Conformal("lac", 0.9, 0.0, 0)), 1 - P)
     u = chance(P)
     assert bool(((u >= 0) & (u < 1)).all()) and len(u.unique()) == 3
     scores = class_scores(P, Conformal("aps", 0.9, 0.0, 0))

@@ -144,3 +144,34 @@ def test_draws_come_from_members_with_weight_even_at_the_edges(predictive, monke
         assert m.shape == s.shape == b.shape == (2, 5)
         assert bool((predictive.weights[m, s] > 0).all())
         assert b.tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "likelihood", "printed"),
+    [
+        (
+            (3, 1, 5, 4),
+            Categorical(),
+            "ClassPredictive(3 members x 1 sample x 5 inputs x 4, Categorical())",
+        ),
+        ((1, 2, 1, 1), Poisson(), "CountPredictive(1 member x 2 samples x 1 input x 1, Poisson())"),
+    ],
+)
+def test_a_predictive_prints_itself_in_a_line(shape, likelihood, printed):
+    assert repr(make_predictive(torch.zeros(shape), likelihood, {})) == printed
+
+
+def test_what_predictions_of_another_kind_have_is_said():
+    numbers = make_predictive(torch.zeros(2, 1, 3, 1), Gaussian(noise=2.0), {})
+    classes = make_predictive(torch.zeros(2, 1, 3, 4), Categorical(), {})
+    assert torch.equal(numbers.sd, torch.full((3, 1), 2.0))
+    for name in ("probs", "entropy", "conformal_set"):
+        with pytest.raises(AttributeError, match=rf"under Gaussian.* have no {name}: those of classes and labels"):
+            getattr(numbers, name)
+    for name in ("mean", "variance", "sd", "conformal_interval"):
+        with pytest.raises(AttributeError, match=rf"under Categorical\(\) have no {name}: .* those of numbers mean"):
+            getattr(classes, name)
+    for name, argument in (("interval", 0.9), ("quantile", 0.5), ("cdf", torch.zeros(3))):
+        with pytest.raises(AttributeError, match=f"have no {name}"):
+            getattr(classes, name)(argument)
+    assert not hasattr(numbers, "probs")

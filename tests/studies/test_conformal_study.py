@@ -21,7 +21,7 @@ def test_the_study_leaves_a_record_for_every_kind_of_set(tmp_path, monkeypatch):
     made = conformal.run(options, lines.append)
     assert read_records(tmp_path / "conformal.jsonl") == made and len(lines) == len(made)
     kinds = [(r["data"], r["kind"]) for r in made]
-    of_classes = ["uncalibrated", "aps, exact", "aps", "raps, exact", "raps"]
+    of_classes = ["uncalibrated", "lac, exact", "lac", "aps, exact", "aps", "raps, exact", "raps"]
     assert kinds == [("breast_cancer", k) for k in of_classes] + [
         ("diabetes", k) for k in ("uncalibrated", "scaled", "split", "cqr")
     ]
@@ -32,7 +32,7 @@ def test_the_study_leaves_a_record_for_every_kind_of_set(tmp_path, monkeypatch):
         else:
             sd = record["sd"]
             assert record["held"] > record["expected"] - 4 * sd and sd < 0.04
-            assert record["kind"] in ("aps", "raps") or record["held"] < record["expected"] + 4 * sd
+            assert record["kind"] in ("lac", "aps", "raps") or record["held"] < record["expected"] + 4 * sd
         assert record["empty"] == 0 or "exact" in record["kind"]
     with pytest.raises(ValueError, match=r"unknown data set 'digit'\. Did you mean 'digits'"):
         conformal.run(studies.Options(tmp_path, sets=("digit",)), lines.append)

@@ -1,6 +1,6 @@
 """The command `basinet`."""
 
-from . import ahead, files, report, tools
+from . import ahead, compare, files, report, tools
 from .app import app
 
-__all__ = ["ahead", "app", "files", "report", "tools"]
+__all__ = ["ahead", "app", "compare", "files", "report", "tools"]

@@ -12,25 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from .app import app
-from .console import PLAIN, clear_errors, out, warn
-from .words import (
-    Device,
-    Images,
-    Kind,
-    Members,
-    Missing,
-    Network,
-    Settings,
-    Target,
-    make_engine,
-    make_recipe,
-    make_rules,
-    user_network,
-)
+from .console import clear_errors, out, tell, warn
+from .settings import make_recipe
+from .sharing import Given, with_options
+from .words import DESIGN, RULES, Design, Device, Images, Members, Settings, Target, make_engine
 
 if TYPE_CHECKING:
     from ..cost import Cost
-    from ..data import Splits
+    from ..data import Rules, Splits
     from ..engine import Method
     from ..problem import Problem
 
@@ -38,6 +27,7 @@ Where = Annotated[str, typer.Argument(help="A file with --target, a built-in set
 
 
 @app.command()
+@with_options(design=DESIGN, rules=RULES)
 def cost(
     data: Where = "digits",
     target: Target = None,
@@ -47,10 +37,10 @@ def cost(
     members: Members = 10,
     setting: Settings = None,
     folder: Images = None,
-    model: Network = None,
-    kind: Kind = None,
-    missing: Missing = "refuse",
     device: Device = None,
+    *,
+    rules: Given,
+    design: Given,
 ) -> None:
     """Tell memory and time of fitting and predicting, before anything large is made, and what would be refused.
 
@@ -63,7 +53,7 @@ def cost(
 
     with clear_errors():
         engine = make_engine(device)
-        splits, problem = _problem(data, target, folder, model, kind, missing)
+        splits, problem = _problem(data, target, folder, rules(), design())
         if method is None and setting:
             raise ValueError("expected --method with --set: settings are those of one method")
         if method is None:
@@ -79,10 +69,9 @@ def cost(
                 if not found:
                     raise
         first = next(iter(found.values()))
-        out.print(
+        tell(
             f"{splits.name}: {first.parameters:,} parameters, {splits.train.n:,} training examples, {members} "
             f"member{'s' if members > 1 else ''}; {readable(first.free_bytes)} may be used",
-            **PLAIN,
         )
         shown = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
         for head in ("recipe", "fit", "", "kept", f"predict {splits.test.n:,}", "", "verdict"):
@@ -94,13 +83,14 @@ def cost(
         out.print(shown)
         for name, c in found.items():
             if not c.fits:
-                out.print(f"{name} is refused: {_other(c)}", **PLAIN)
+                tell(f"{name} is refused: {_other(c)}")
         out.print("Estimates. Fit: the most memory at once, and time, base recipes included.", highlight=False)
         for line in dict.fromkeys(x for c in found.values() for x in c.basis.split("; ") if x and method):
-            out.print(f"  {line}", **PLAIN)
+            tell(f"  {line}")
 
 
 @app.command()
+@with_options(design=DESIGN, rules=RULES)
 def advise(
     data: Where = "digits",
     target: Target = None,
@@ -115,10 +105,10 @@ def advise(
         Path | None, typer.Option(help="A safetensors file with weights of the network, trained before.")
     ] = None,
     folder: Images = None,
-    model: Network = None,
-    kind: Kind = None,
-    missing: Missing = "refuse",
     device: Device = None,
+    *,
+    rules: Given,
+    design: Given,
 ) -> None:
     """Recommend two recipes within a budget, with reasons that can be looked up and what they will cost."""
     from ..advice import Budget
@@ -128,19 +118,19 @@ def advise(
 
     with clear_errors():
         engine, budget = make_engine(device), Budget(seconds, steps, passes)
-        splits, problem = _problem(data, target, folder, model, kind, missing)
+        splits, problem = _problem(data, target, folder, rules(), design())
         start = None
         if weights is not None:
             start = Posterior.of(with_weights(copy.deepcopy(problem.network.module), weights), problem)
         found = two(problem, splits.train, budget, val=splits.val, start=start, engine=engine)
         for number, advice in enumerate(found, 1):
-            out.print(f"{number}. {advice}", **PLAIN)
+            tell(f"{number}. {advice}")
             out.print()
-        out.print("The records are few: compare the two on data of your own before you rely on either.", **PLAIN)
+        tell("The records are few: compare the two on data of your own before you rely on either.")
 
 
 def _problem(
-    data: str, target: str | None, folder: Path | None, model: str | None, kind: str | None, missing: str
+    data: str, target: str | None, folder: Path | None, rules: Rules, design: Design
 ) -> tuple[Splits, Problem]:
     """A built-in set or a file, and what is to be learned of it."""
     from ..compare import default_problem
@@ -148,11 +138,10 @@ def _problem(
     from ..data import datasets, load_table
 
     if is_file(data, target):
-        rules = make_rules(kind, missing, "refuse", None, None, None)
         splits, _ = load_table(data, target_name(Path(data), target), rules, say=warn)
     else:
         splits = datasets.load(data, folder=folder)
-    return splits, default_problem(splits, None if model is None else user_network(model))
+    return splits, default_problem(splits, design.make, design.likelihood, design.prior)
 
 
 def _rows(recipe: Method) -> dict[str, Method]:

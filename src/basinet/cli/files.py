@@ -1,8 +1,7 @@
-"""Commands on data: compare methods, fit one, predict and evaluate from what was fitted."""
+"""Commands on files: fit a method, predict and evaluate from what was fitted."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,123 +11,27 @@ from rich.markup import escape
 from rich.table import Table
 
 from .app import app
-from .console import PLAIN, clear_errors, out, say, tell_strangers, warn
+from .console import clear_errors, out, tell, tell_strangers, warn
+from .network import user_network
+from .settings import make_recipe
+from .sharing import Given, with_options
 from .words import (
+    DESIGN,
     FOLDER,
-    Categories,
+    RULES,
     Device,
-    Drop,
-    Images,
-    Keep,
-    Kind,
     Members,
-    Missing,
     Network,
     Samples,
     Settings,
     Target,
-    Unseen,
     check_conformal,
     make_engine,
-    make_recipe,
-    make_rules,
-    user_network,
 )
 
 
 @app.command()
-def compare(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A csv, parquet or npz file, with --target; or a built-in data set: digits, wine, breast_cancer, "
-            "diabetes, ...; or with --folder an image set: mnist, fashion_mnist, cifar10, cifar100, svhn."
-        ),
-    ] = "digits",
-    target: Target = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--methods",
-            "--method",
-            help="Methods or rows to compare, as MAP,Laplace; all: everything. Default: what all methods offer, but "
-            "for rows that take long, which are named.",
-        ),
-    ] = None,
-    members: Annotated[
-        int | None, typer.Option(min=2, help="Size of the ensembles. Default: 5; with --methods what each says, 10.")
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="The same compute for every row: seconds of fitting, 60s, or training steps of one network, "
-            "20000steps. Members and epochs are scaled to it. Default: what each method says."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each row, from so many seeds on one split.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the split, and the first one of members and samples.")] = 0,
-    examples: Annotated[
-        int | None,
-        typer.Option(min=1, help="Train on so many examples at most, for a quick look; the test part stays whole."),
-    ] = None,
-    against: Annotated[
-        str | None, typer.Option(help="The row that others are compared with. Default: that of the lowest NLL.")
-    ] = None,
-    place: Annotated[
-        Path | None, typer.Option("--out", help="Run folder: records, arrays and the pool. Default: runs/DATA-SEED.")
-    ] = None,
-    folder: Images = None,
-    model: Network = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Weights of that network, trained elsewhere (safetensors, or a state_dict of torch). Methods that "
-            "begin at trained weights start there; those that train from scratch have to be asked for by --methods."
-        ),
-    ] = None,
-    kind: Kind = None,
-    missing: Missing = "refuse",
-    unseen: Unseen = "refuse",
-    keep: Keep = None,
-    drop: Drop = None,
-    category: Categories = None,
-    device: Device = None,
-) -> None:
-    """Fit methods on a data set and compare their scores on its test part.
-
-    Prints a table, and leaves a run folder: a record for each row and seed, arrays of predictions, and the pool of
-    trained members, which rows that start from the same networks share. The same command again, after an interruption
-    too, makes what is missing alone. A file is cut into 60 % training, 20 % validation and 20 % test rows; inputs and
-    a real target are standardised by the training rows, and scores are in the target's units.
-    """
-    from ..compare import legend, table
-    from ..compare.api import Asking, carry_out, is_file
-
-    where = place or Path("runs") / f"{Path(data).stem if is_file(data, target) else data}-{seed}"
-    with clear_errors(f"what was done is in {where}; the same command goes on from there"):
-        names = [word.strip() for words in methods or () for word in words.split(",") if word.strip()]
-        engine, make = make_engine(device), None if model is None else user_network(model)
-        rules = make_rules(kind, missing, unseen, keep, drop, category)
-        asking = Asking(target, rules, folder, make, None, weights, members, seeds, seed, engine, examples)
-        setting, rows = asking.prepare(data, names or None, warn, ("basinet", *sys.argv[1:]))
-        splits = setting.splits
-        out.print(f"[bold]{escape(splits.name)}[/bold]: {escape(splits.description)}")
-        sizes = f"{splits.train.n:,} training, {splits.val.n:,} validation, {splits.test.n:,} test examples"
-        out.print(f"{sizes}; seed {seed}", highlight=False)
-        found = carry_out(setting, rows, where, budget, against, say)
-        heads, lines = table(found.summary)
-        title = f"Test scores on {escape(splits.name)} (n = {splits.test.n:,})"
-        shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for head in heads:
-            shown.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
-        for line in lines:
-            shown.add_row(*line)
-        out.print(shown)
-        out.print(legend(found.summary), highlight=False)
-        out.print(f"Run: {where}", **PLAIN)
-
-
-@app.command()
+@with_options(design=DESIGN, rules=RULES)
 def fit(
     file: Annotated[Path, typer.Argument(help="A csv, parquet or npz file.")],
     target: Target = None,
@@ -152,14 +55,10 @@ def fit(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the validation rows and the members.")] = 0,
-    model: Network = None,
-    kind: Kind = None,
-    missing: Missing = "refuse",
-    unseen: Unseen = "refuse",
-    keep: Keep = None,
-    drop: Drop = None,
-    category: Categories = None,
     device: Device = None,
+    *,
+    rules: Given,
+    design: Given,
 ) -> None:
     """Fit one method to a file and save the posterior, with all that is needed to predict from new files.
 
@@ -170,28 +69,33 @@ def fit(
     from ..compare.api import target_name
     from ..conformal import conformal as calibrated
     from ..data import fit_table, read_table
+    from ..data.doubts import leaks
     from ..data.tables import named
+    from ..engine.method import short
     from ..fit import fit as fit_members
-    from ..fitted import Fitted, checksum, problem_for
+    from ..fitted import Fitted, checksum, problem_for, said
     from ..scoring import score
 
     where = folder or Path("runs") / f"{file.stem}-{method.lower()}"
     with clear_errors(f"members that were done are in {where / 'pool'}; the same command goes on from there"):
-        recipe, engine = make_recipe(method, setting or ()), make_engine(device)
-        goal, rules = target_name(file, target), make_rules(kind, missing, unseen, keep, drop, category)
+        recipe, engine, chosen = make_recipe(method, setting or ()), make_engine(device), design()
+        goal, how = target_name(file, target), rules()
         table = read_table(file, named(goal))
         share = max(val, 1 / table.n)  # one row at least
         fractions = (1 - share, share) if val else (1.0,)
-        encoder, parts = fit_table(table, goal, rules, fractions, seed=seed, say=warn)
-        names = encoder.class_names
-        make = None if model is None else user_network(model)
-        problem = problem_for(len(encoder.features), encoder.target.outputs, encoder.target.what, make)
+        encoder, parts = fit_table(table, goal, how, fractions, seed=seed, say=warn)
+        names, what = encoder.class_names, encoder.target.what
+        for line in leaks(parts[0], parts[1] if val else None, encoder.features, what):
+            warn(line)
+        of = (len(encoder.features), encoder.target.outputs, what)
+        problem = problem_for(*of, chosen.make, chosen.likelihood, chosen.prior)
         rows = parts[1].n if val else 0
         if conformal is not None:
-            check_conformal(conformal, recipe, encoder.target.what, rows)
+            check_conformal(conformal, recipe, what, rows)
         sizes = f"{parts[0].n:,} training, {rows:,} validation rows"
-        told = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs; {sizes}; seed {seed}"
-        out.print(f"{table.name}: {goal} ({encoder.target.told}) from {told}", **PLAIN)
+        inputs = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs"
+        tell(f"{table.name}: {goal} ({encoder.target.told}) from {inputs}; {sizes}; seed {seed}")
+        tell(f"{members:,} x {short(recipe)}; {said(problem)}")
         posterior = fit_members(
             recipe,
             problem,
@@ -204,12 +108,12 @@ def fit(
         )
         if conformal is not None:
             posterior = calibrated(posterior, parts[1], level=conformal, seed=seed)
-        Fitted(posterior, encoder, file.name, checksum(file), model).save(where)
+        Fitted(posterior, encoder, file.name, checksum(file), chosen.model, chosen.hidden).save(where)
         if val:
             scores = encoder.scores(score(posterior, parts[1]))
             shown = ("nll", "accuracy") if names else ("nll", "rmse")
-            out.print("Validation: " + ", ".join(f"{name} {scores[name]:.4g}" for name in shown), **PLAIN)
-        out.print(f"Posterior: {where}", **PLAIN)
+            tell("Validation: " + ", ".join(f"{name} {scores[name]:.4g}" for name in shown))
+        tell(f"Posterior: {where}")
 
 
 @app.command()
@@ -234,7 +138,7 @@ def predict(
     that is calibrated (fit --conformal) adds conformal_low and conformal_high, or conformal_set, the names of the
     classes inside with bars between them, at the level of its calibration. Columns are found by name: their order does
     not matter, and new ones are ignored. Where the network came from --model, pass it again: nothing in a folder is
-    run.
+    run. Names that a spreadsheet would take for formulas get an apostrophe in a csv.
     """
     from ..data import read_table, write_table
     from ..data.table import WRITTEN
@@ -251,16 +155,18 @@ def predict(
         fitted = Fitted.load(folder, None if model is None else user_network(model), make_engine(device).place)
         table = read_table(file, [column.name for column in fitted.encoder.columns])
         tell_strangers(fitted.encoder.strangers(table))
+        if empty := fitted.encoder.empty_rows(table):
+            warn(f"{empty:,} of {table.n:,} rows have no input at all: their predictions are those of a typical row")
         rule = fitted.posterior.conformal
         if rule is not None and samples is not None:
             warn("conformal columns hold what they promise for the samples of calibration: leave --samples out")
         columns = fitted.predict(table, level, samples, seed)
         atomically(place, lambda temporary: write_table(columns, temporary, place.suffix))
         rows = f"{table.n:,} row" + ("" if table.n == 1 else "s")
-        out.print(f"Predictions of {fitted.encoder.target.name} for {rows}: {place}", **PLAIN)
+        tell(f"Predictions of {fitted.encoder.target.name} for {rows}: {place}")
         if rule is not None:
             told = f"conformal columns hold the truth with probability {rule.level:g}, calibrated on {rule.n:,} rows"
-            out.print(f"{told}, for rows that are like those", **PLAIN)
+            tell(f"{told}, for rows that are like those")
 
 
 @app.command()
@@ -278,6 +184,7 @@ def evaluate(
     device: Device = None,
 ) -> None:
     """Score the predictions for a file against its target, in the target's units."""
+    from ..compare.folder import finite
     from ..data import read_table
     from ..fitted import Fitted, checksum
     from ..pool import append_record, describe
@@ -305,5 +212,5 @@ def evaluate(
         if place is not None:
             recipe = describe(posterior.recipe)
             record = {"data": file.name, "checksum": digest, "recipe": recipe, "members": len(posterior), "seed": seed}
-            append_record(place, {**record, "trained_on": fitted.checksum, "scores": scores})
-            out.print(f"Record: {place}", **PLAIN)
+            append_record(place, finite({**record, "trained_on": fitted.checksum, "scores": scores}))
+            tell(f"Record: {place}")

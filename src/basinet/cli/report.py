@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import app
-from .console import PLAIN, clear_errors, out
+from .console import clear_errors, tell
 
 
 @app.command()
@@ -23,9 +23,9 @@ def report(
 
     with clear_errors():
         path = write_report(run, place)
-        out.print(f"Report: {path} ({path.stat().st_size / 1e6:.1f} MB, opens without a network)", **PLAIN)
+        tell(f"Report: {path} ({path.stat().st_size / 1e6:.1f} MB, opens without a network)")
         if figures is not None:
             written = write_figures(run, figures)
-            out.print(f"Figures: {figures} ({len(written)} files)", **PLAIN)
+            tell(f"Figures: {figures} ({len(written)} files)")
         if show:
             typer.launch(str(path))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import inspect
-import sys
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+
+from .network import hidden_widths, user_network
+from .settings import make_likelihood, make_prior
+from .sharing import Group
 
 if TYPE_CHECKING:
     from ..data import Rules
     from ..engine import Method
     from ..fitted import Maker
+    from ..problem.likelihoods import Likelihood
+    from ..problem.priors import Prior
+
+MOST = 10_000  # members
 
 Target = Annotated[
     str | None,
@@ -56,20 +57,59 @@ Categories = Annotated[
     list[str] | None,
     typer.Option("--category", help="A column of numbers or dates whose values are names; repeat for several."),
 ]
+SplitBy = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        help="random; time, or time:COL: the earliest rows train, the latest test; group:COL: rows that share a value "
+        "stay on one side; column:COL: the column says train, val or test. Default: random, with a warning where there "
+        "are dates.",
+    ),
+]
+Duplicates = Annotated[
+    bool,
+    typer.Option("--group-duplicates", help="Keep rows with the same inputs on one side of a split at random."),
+]
 Network = Annotated[
     str | None,
     typer.Option(
         "--model",
         help="FILE.py:NAME, a function that returns the network as an nn.Module: of (inputs, outputs), called with how "
-        "many there are, or of nothing. Default: an MLP with two hidden layers, of 200 for classes, of 50 for real "
-        "targets.",
+        "many there are, or of nothing. The file is run as a program: give only files you trust. Default: an MLP.",
+    ),
+]
+Width = Annotated[
+    str | None,
+    typer.Option(
+        help="Hidden layers of the built-in MLP, as 100,100. Default: two, of 200 for classes, of 50 for real targets."
+    ),
+]
+PriorOf = Annotated[
+    str | None,
+    typer.Option(
+        "--prior",
+        help="Of the weights: the scale of a Normal one, 0.5, lecun, he or xavier, or a name with fields, as "
+        "StudentT:df=3,scale=0.5. Default: Normal of scale 1, for real targets lecun, 1 / sqrt(fan-in).",
+    ),
+]
+LikelihoodOf = Annotated[
+    str | None,
+    typer.Option(
+        "--likelihood",
+        help="Gaussian, StudentT (heavy tails) or Heteroscedastic (noise that depends on the inputs), for classes "
+        "Categorical or NoisyDirichlet; with fields as StudentT:df=3. Noise is in standard deviations of the target. "
+        "Default: Gaussian with learned noise, Categorical.",
     ),
 ]
 Images = Annotated[Path | None, typer.Option("--folder", help="Where the files of an image set are.")]
-Members = Annotated[int, typer.Option(min=1, help="Size of the ensemble.")]
+Members = Annotated[int, typer.Option(min=1, max=MOST, help="Size of the ensemble.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="NAME=VALUE, a hyperparameter of the method, such as epochs=100; repeat for several."),
+    typer.Option(
+        "--set",
+        help="NAME=VALUE, a hyperparameter of the method, such as epochs=100, optimizer.lr=0.01 (at every step), "
+        "optimizer.lr.peak=0.01 (along its schedule), optimizer=SGD:lr=0.1 or base.epochs=50; repeat for several.",
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... Default: the GPU where there is one.")]
 Samples = Annotated[
@@ -78,63 +118,65 @@ Samples = Annotated[
 FOLDER = Annotated[Path, typer.Argument(help="The folder that `basinet fit` wrote.")]
 
 
+class Design(NamedTuple):
+    """What was said of the network, the likelihood and the prior."""
+
+    model: str | None  # as it was written
+    make: Maker | None
+    hidden: tuple[int, ...] | None
+    likelihood: Likelihood | None
+    prior: Prior | None
+
+
 def make_rules(
     kind: str | None,
     missing: str,
     unseen: str,
     keep: list[str] | None,
     drop: list[str] | None,
-    categories: list[str] | None,
+    category: list[str] | None,
+    split: str | None,
+    group_duplicates: bool,
 ) -> Rules:
     from ..data import Rules
 
-    words: dict[str, Any] = {"kind": kind, "missing": missing, "unseen": unseen}  # Rules knows which words there are
-    return Rules(**words, keep=tuple(keep or ()), drop=tuple(drop or ()), categories=tuple(categories or ()))
+    words: dict[str, Any] = {"kind": kind, "missing": missing, "unseen": unseen, "split": split}  # which Rules knows
+    columns: dict[str, Any] = {"keep": tuple(keep or ()), "drop": tuple(drop or ())}
+    return Rules(**words, **columns, categories=tuple(category or ()), group_duplicates=group_duplicates)
 
 
-_KINDS: dict[Any, tuple[type, ...]] = {
-    bool: (bool,),
-    int: (int,),
-    float: (int, float),
-    str: (str,),
-    type(None): (type(None),),
-}
+def make_design(model: str | None, width: str | None, prior: str | None, likelihood: str | None) -> Design:
+    from ..fitted import default_network
+
+    hidden = hidden_widths(width)
+    if hidden is not None and model is not None:
+        raise ValueError("expected --width or --model, got both: a network of your own has its own widths")
+    make = user_network(model) if model is not None else None if hidden is None else default_network("real", hidden)
+    return Design(model, make, hidden, make_likelihood(likelihood), make_prior(prior))
 
 
-def make_recipe(name: str, settings: Sequence[str]) -> Method:
-    """A method with the hyperparameters of NAME=VALUE."""
-    from ..core.nearest import did_you_mean
-    from ..methods import find
-
-    cls = find(name)
-    hints = get_type_hints(cls)
-    plain = {f.name: kinds for f in fields(cls) if (kinds := _plain(hints[f.name]))}
-    found: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or key not in plain:
-            raise ValueError(f"expected --set NAME=VALUE of {cls.__name__}, got {setting!r}.{did_you_mean(key, plain)}")
-        try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            value = text
-        if not any(type(value) in _KINDS[x] if x in _KINDS else value == x for x in plain[key]):
-            told = " or ".join("None" if x is type(None) else x.__name__ if x in _KINDS else str(x) for x in plain[key])
-            raise ValueError(f"expected {key} of {cls.__name__} as {told}, got {text!r}")
-        found[key] = value
-    return cls(**found)
-
-
-def _plain(hint: Any) -> list[Any]:
-    """What a hyperparameter may be, if it is a number or a word and no object: types, and the words themselves."""
-    if get_origin(hint) is Literal:
-        return list(get_args(hint))
-    if get_origin(hint) in (Union, UnionType):
-        found = [_plain(x) for x in get_args(hint)]
-        return list(dict.fromkeys(x for kinds in found for x in kinds)) if all(found) else []
-    if get_origin(hint) in (tuple, Sequence):  # of words: one is enough here
-        return [str] if str in get_args(hint) else []
-    return [hint] if hint in _KINDS else []
+RULES = Group(
+    make_rules,
+    {
+        "kind": (Kind, None),
+        "missing": (Missing, "refuse"),
+        "unseen": (Unseen, "refuse"),
+        "keep": (Keep, None),
+        "drop": (Drop, None),
+        "category": (Categories, None),
+        "split": (SplitBy, None),
+        "group_duplicates": (Duplicates, False),
+    },
+)
+DESIGN = Group(
+    make_design,
+    {
+        "model": (Network, None),
+        "width": (Width, None),
+        "prior": (PriorOf, None),
+        "likelihood": (LikelihoodOf, None),
+    },
+)
 
 
 def check_conformal(level: float, method: Method, kind: str, rows: int) -> None:
@@ -159,56 +201,3 @@ def make_engine(device: str | None) -> Any:
     from ..engine import Engine
 
     return Engine(device=device, progress=True)
-
-
-def user_network(place: str) -> Maker:
-    """The network that FILE.py:NAME makes, as a function of (inputs, outputs)."""
-    from torch import nn
-
-    path, _, name = place.rpartition(":")
-    if not path or not name:
-        raise ValueError(f"expected --model FILE.py:NAME, got {place!r}")
-    if not Path(path).is_file():
-        raise ValueError(f"--model {place}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(f"basinet_model_{Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"--model {place}: expected a Python file, got {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(Path(path).resolve().parent))  # what it imports lies beside it, as for a script
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises
-        raise ValueError(f"--model {place}: {path} cannot be run: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
-    function = vars(module).get(name)
-    if not callable(function):
-        raise ValueError(f"--model {place}: {path} has no function {name!r}")
-    sized = _takes_sizes(function, place)
-
-    def make(inputs: int, outputs: int) -> nn.Module:
-        try:
-            network = function(inputs, outputs) if sized else function()
-        except Exception as error:  # whatever the user's function raises
-            raise ValueError(f"--model {place}: {name} failed: {type(error).__name__}: {error}") from error
-        if not isinstance(network, nn.Module):
-            raise ValueError(f"--model {place}: expected {name} to return an nn.Module, got {type(network).__name__}")
-        return network
-
-    return make
-
-
-def _takes_sizes(function: Any, place: str) -> bool:
-    """Whether a user's function wants (inputs, outputs): it requires two arguments, or names its first two so."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    arguments = list(inspect.signature(function).parameters.values())
-    required = [p for p in arguments if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    first = [p for p in arguments if p.kind in positional][:2]
-    if [p.name for p in first] == ["inputs", "outputs"] and all(p in first for p in required):
-        return True
-    if len(required) == 2 and required == first:
-        return True
-    if not required:
-        return False
-    told = ", ".join(p.name for p in required)
-    raise ValueError(f"--model {place}: expected a function of (inputs, outputs) or of nothing, got one of ({told})")

@@ -20,6 +20,8 @@ from ..fitted import Maker
 from ..pool.files import atomically
 from ..posterior import Posterior
 from ..problem import Problem
+from ..problem.likelihoods import Likelihood
+from ..problem.priors import Prior
 from .budget import Budget
 from .folder import finite
 from .frame import Frame
@@ -68,6 +70,8 @@ def compare(
     examples: int | None = None,
     out: Path | str | None = None,
     engine: Engine | None = None,
+    likelihood: Likelihood | None = None,
+    prior: Prior | None = None,
     say: Say = _LOG,
 ) -> Comparison:
     """Fits methods to one data set and compares them on its test part.
@@ -75,8 +79,9 @@ def compare(
     `data` is a built-in set by name, an image set in a `folder`, a csv, parquet or npz file with the column `target`
     (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None takes those that all
     methods offer and that do not take long, "all" takes all. The network is an MLP, or what `model(inputs, outputs)`
-    makes, or that of a `problem`. `start` are weights trained elsewhere, a posterior of one member or a file of them:
-    methods that begin at trained weights start there, and what trains from scratch has to be asked for by name.
+    makes, or that of a `problem`; `likelihood` and `prior` take the place of the default ones. `start` are weights
+    trained elsewhere, a posterior of one member or a file of them: methods that begin at trained weights start there,
+    and what trains from scratch has to be asked for by name.
 
     `members` replaces the size of the ensembles. `budget`, "60s" or "20000steps", gives every row the same compute:
     seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are
@@ -85,7 +90,8 @@ def compare(
     test part stays whole. With `out` the run folder stays: `basinet report` reads it, and the same call again goes on
     where it was.
     """
-    asked = Asking(target, rules, folder, model, problem, start, members, seeds, seed, engine, examples)
+    of = (target, rules, folder, model, problem, start, members, seeds, seed, engine, examples, likelihood, prior)
+    asked = Asking(*of)
     setting, rows = asked.prepare(data, methods, warn=say)
     if out is not None:
         return carry_out(setting, rows, Path(out), budget, against, say)
@@ -107,6 +113,8 @@ class Asking(NamedTuple):
     seed: int = 0
     engine: Engine | None = None
     examples: int | None = None
+    likelihood: Likelihood | None = None
+    prior: Prior | None = None
 
     def prepare(
         self, data: str | Path | Splits, methods: str | Sequence[Asked] | None, warn: Say, command: Sequence[str] = ()
@@ -120,7 +128,7 @@ class Asking(NamedTuple):
 
         splits, encoder = self._read(data, both)
         splits = self._cut(splits)
-        problem = self.problem or default_problem(splits, self.model)
+        problem = self.problem or default_problem(splits, self.model, self.likelihood, self.prior)
         for line in suspicions(splits):
             both(line)
         start = None

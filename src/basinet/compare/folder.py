@@ -17,6 +17,7 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ import numpy as np
 import torch
 
 from ..core.version import VERSION
-from ..pool import FileError, append_record, describe, read_records
-from ..pool.files import atomically
+from ..pool import FileError, append_record, describe, read_records, unlike
+from ..pool.files import alone, atomically
 from .rows import Row
 
 FORMAT = 1
@@ -41,6 +42,12 @@ class RunFolder:
         self, path: Path, about: dict[str, Any], of: str, rows: Sequence[Row], seeds: Sequence[int], say: Say
     ) -> None:
         self.path, self.of = path, of
+        with self._alone():
+            self._take_over(about, rows, seeds, say)
+
+    def _take_over(self, about: dict[str, Any], rows: Sequence[Row], seeds: Sequence[int], say: Say) -> None:
+        """Keeps what still holds of an earlier run in the folder."""
+        path, of = self.path, self.of
         before = read_run(path)
         old = read_records(self._records) if before is not None and self._records.exists() else []
         self.about = {
@@ -68,7 +75,8 @@ class RunFolder:
         name = f"arrays/{_file_name(record['method'])}-{record['seed']}.npz"
         write_arrays(self.path / name, arrays)
         whole = finite(record | {"of": self.of, "arrays": name})
-        return append_record(self._records, whole)
+        with self._alone():
+            return append_record(self._records, whole)
 
     def fail(self, label: str, reason: str) -> None:
         """Says in run.json that a row has no records, and why."""
@@ -79,6 +87,10 @@ class RunFolder:
         """Says that everything is there."""
         self.about["finished"] = True
         self._write()
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """While no other process writes records here."""
+        return alone(self.path / ".records.lock")
 
     @property
     def _records(self) -> Path:
@@ -100,9 +112,10 @@ class RunFolder:
         planned = {row.label: row for row in rows}
         found: dict[tuple[str, int], dict[str, Any]] = {}
         reasons: Counter[str] = Counter()
+        other = _other_network(before, self.about)
         for record in old:
             row = planned.get(record.get("method", ""))
-            if record.get("of") != self.of:
+            if record.get("of") != self.of or other:
                 reasons["other data, another network or other weights"] += 1
             elif record.get("versions", {}).get("basinet") != VERSION:
                 reasons[f"version {record.get('versions', {}).get('basinet')} of basinet, not {VERSION}"] += 1
@@ -117,6 +130,16 @@ class RunFolder:
         for reason, count in reasons.items():
             say(f"{self.path}: {count} record{'s are' if count > 1 else ' is'} of {reason}: not used")
         return list(found.values())
+
+
+def _other_network(before: dict[str, Any] | None, now: dict[str, Any]) -> bool:
+    """Whether the records of a run are of a network that computes something else."""
+    if not now.get("computes"):
+        return False
+    try:
+        return before is not None and bool(unlike(before["computes"], now["computes"]))
+    except (KeyError, TypeError, AttributeError):  # of a run that did not note it, or edited by hand
+        return True
 
 
 def read_run(path: Path) -> dict[str, Any] | None:

@@ -8,33 +8,34 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..checkpoints import read_weights
 from ..core.tree import Point, leaves, stack
 from ..data import Data, Encoder
 from ..data.datasets import Splits
-from ..engine import Member
+from ..data.doubts import leaks
 from ..families import Delta
 from ..fitted import Maker, problem_for
-from ..posterior import Part, Posterior
+from ..posterior import Part, Posterior, member_of
 from ..problem import Problem
-from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood
+from ..problem.likelihoods import ClassLikelihood, Gaussian, LabelLikelihood, Likelihood
+from ..problem.priors import Prior
 from .units import Unit
 
 BYTES = 20 * 2**20  # of the inputs in test.npz
 FEW = 30  # test examples, below which scores are said to be mostly chance
-LEAK = 0.9999  # of a correlation between an input and the target, above which it is no measurement
 
 
-def default_problem(splits: Splits, make: Maker | None = None) -> Problem:
+def default_problem(
+    splits: Splits, make: Maker | None = None, likelihood: Likelihood | None = None, prior: Prior | None = None
+) -> Problem:
     """A network, likelihood and prior that fit the data: an MLP, unless `make` makes another network; classes, labels
-    that are there or not, or real numbers with learned noise."""
+    that are there or not, or real numbers with learned noise, unless another likelihood or prior is given."""
     first = leaves(splits.train.inputs)
     if len(first) != 1:
         raise ValueError(f"expected inputs of one tensor for the built-in network, got {len(first)}: pass a problem")
     outputs = splits.classes or splits.train.targets[0].numel()
-    return problem_for(first[0][0].numel(), outputs, splits.kind, make)
+    return problem_for(first[0][0].numel(), outputs, splits.kind, make, likelihood, prior)
 
 
 def kind_of(problem: Problem) -> str:
@@ -79,7 +80,7 @@ def settled(start: Posterior, val: Data) -> Posterior:
 
 
 def _part(problem: Problem, point: Point) -> Part:
-    return Part(problem, stack([Delta(point.params, point.buffers)]), (Member(0, 0),))
+    return Part(problem, stack([Delta(point.params, point.buffers)]), (member_of(point),))
 
 
 def about_inputs(splits: Splits, encoder: Encoder | None = None) -> dict[str, Any]:
@@ -127,32 +128,9 @@ def suspicions(splits: Splits) -> list[str]:
 def _leaks(splits: Splits) -> list[str]:
     """Inputs that know the target."""
     x = leaves(splits.train.inputs)
-    names = splits.feature_names
-    if names is None or len(x) != 1 or x[0].dim() != 2 or splits.kind == "labels" or splits.train.n < 20:
+    if splits.feature_names is None or len(x) != 1 or x[0].dim() != 2:
         return []
-    inputs, y = x[0].double().cpu(), splits.train.targets.double().cpu().reshape(splits.train.n, -1)[:, 0]
-    knows = _correlated(inputs, y) if splits.kind == "real" else _separated(inputs, y)
-    told = "known before the target is? If not, leave it out (--drop)"
-    return [f"{names[i]!r} alone tells the target of every training row: is it {told}" for i in knows.nonzero()[:, 0]]
-
-
-def _correlated(inputs: Tensor, y: Tensor) -> Tensor:
-    """(d,) bool: inputs whose ranks are those of the target."""
-    ranks, own = inputs.argsort(0).argsort(0).double(), y.argsort().argsort().double()
-    ranks, own = ranks - ranks.mean(0), own - own.mean()
-    r = (ranks * own[:, None]).sum(0) / (ranks.norm(dim=0) * own.norm()).clamp(min=1e-12)
-    linear = torch.corrcoef(torch.cat([inputs, y[:, None]], 1).T)[-1, :-1].nan_to_num()
-    return (r.abs() > LEAK) | (linear.abs() > LEAK)
-
-
-def _separated(inputs: Tensor, y: Tensor) -> Tensor:
-    """(d,) bool: inputs along which every class is an interval of its own."""
-    values, order = inputs.sort(0)
-    changes = y[order][1:] != y[order][:-1]  # (n - 1, d)
-    classes = len(y.unique())
-    clean = ~(changes & (values[1:] == values[:-1])).any(0)  # no value in two classes
-    many = torch.tensor([len(column.unique()) > max(4, 2 * classes) for column in inputs.T])
-    return (changes.sum(0) + 1 == classes) & clean & many
+    return leaks(splits.train, splits.val, splits.feature_names, splits.kind)
 
 
 def parameters_of(problem: Problem) -> int:

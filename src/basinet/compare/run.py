@@ -12,7 +12,7 @@ from ..data import Encoder
 from ..data.datasets import Splits
 from ..engine import Engine, Method
 from ..fit import fit
-from ..pool import FileError, Pool, describe, fingerprint
+from ..pool import FileError, Pool, behaviour, describe, fingerprint
 from ..posterior import Posterior
 from ..problem import Problem
 from ..saving import describe_problem
@@ -57,6 +57,7 @@ class Setting(NamedTuple):
             "n_test": splits.test.n,
             "budget": self.budget,
             "network": self.problem.network.description,
+            "computes": self.computes(),
             "parameters": parameters_of(self.problem),
             "warnings": [*self.warnings],
             "inputs": about_inputs(splits, encoder),
@@ -67,6 +68,10 @@ class Setting(NamedTuple):
         parts = {name: data.fingerprint() for name, data in self._parts().items()}
         start = None if self.start is None else [describe([p.params, p.buffers]) for p in self.start.points()]
         return fingerprint([parts, describe_problem(self.problem), start])
+
+    def computes(self) -> dict[str, Any] | None:
+        """What the problem computes, in a few numbers: records of a network that prints alike are not used either."""
+        return behaviour(self.problem, self.splits.train)
 
     def _parts(self) -> dict[str, Any]:
         splits = self.splits
@@ -84,7 +89,7 @@ def records_of(
     """
     read_run(out)  # of this version, and below of this problem, or nothing is written
     try:
-        Pool(out / "pool", describe_problem(setting.problem))
+        Pool(out / "pool", describe_problem(setting.problem), setting.computes())
     except FileError as error:
         raise ValueError(f"{error} Here: another --out") from error
     folder = RunFolder(out, setting.about(), setting.identity(), rows, setting.seeds, say)

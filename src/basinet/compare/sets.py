@@ -14,7 +14,7 @@ from ..engine import Method
 from ..engine.method import chooses_by_val
 from ..posterior import Posterior
 from ..predict import ClassPredictive, NumberPredictive, Predictive
-from ..predict.conformal import needed, promised
+from ..predict.conformal import OF_CLASSES, needed, promised
 from .units import Unit
 
 EXAMPLES = 1000  # predicted at a time
@@ -40,7 +40,7 @@ def sets(posterior: Posterior, method: Method | None, splits: Splits, unit: Unit
             sizes.append(size)
         coverage, n = float(torch.cat(held).double().mean()), calibrated.conformal.n
         error = 1.96 * promised(n, test.n, LEVEL)[1]
-        size = unit.power(torch.cat(sizes).double().mean(), 0 if kind in ("aps", "raps") else 1)
+        size = unit.power(torch.cat(sizes).double().mean(), 0 if kind in OF_CLASSES else 1)
         told = {"kind": kind, "level": LEVEL, "coverage": coverage, "size": float(size), "n": n}
         found.append(told | {"low": max(0.0, coverage - error), "high": min(1.0, coverage + error)})
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from .tree import leaves, take, tree_map
+
+# Of an operator without a batching rule vmap warns at every call. A stack is timed before it is chosen, and nobody here
+# could write that rule: there is nothing for users to do.
+torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
 
 
 def lift(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
@@ -112,4 +117,6 @@ def compiled(
         code or plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
     )
     own = types.MethodType(copy, function.__self__) if hasattr(function, "__self__") else copy
-    return torch.compile(own, dynamic=False, fullgraph=whole)
+    with warnings.catch_warnings():  # the compiler's own modules, as they are imported
+        warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)
+        return torch.compile(own, dynamic=False, fullgraph=whole)

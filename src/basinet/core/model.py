@@ -15,7 +15,9 @@ from torch.func import functional_call
 
 from .keyed import KeyedRandomness
 from .noise import Noise
-from .tree import Params, Point
+from .threads import own_copy
+from .tree import Params, Point, leaves, tree_map
+from .unkeyed import OwnGenerator
 from .where import Where, select
 
 Mode = Literal["train", "eval", "dropout"]
@@ -24,6 +26,9 @@ Mode = Literal["train", "eval", "dropout"]
 Factory = Callable[[], nn.Module]
 Make = Callable[[str, nn.Module], nn.Module]
 """What a layer is replaced by, from its name and the layer; the layer itself, to leave it."""
+
+Output = int | str | None
+"""Which of what a module returns is scored: the place in a tuple, the key or the attribute; None: there is but one."""
 
 UNTOLD = r" at 0x[0-9a-f]+|,? ?\bbias=(True|False)"
 """What the description of a module leaves out: addresses, and whether there is a bias, which shapes of parameters tell
@@ -39,11 +44,14 @@ class Model:
     else as the one argument. Parameters that take no gradient travel with the buffers and stay as they are.
     """
 
-    def __init__(self, source: Factory | nn.Module) -> None:
+    def __init__(self, source: Factory | nn.Module, output: Output = None) -> None:
         if not callable(source):
             raise TypeError(f"expected a factory () -> nn.Module or an nn.Module, got {type(source).__name__}")
-        self._source = source
-        with seeded(0):
+        if isinstance(output, bool) or not isinstance(output, (int, str, type(None))):
+            raise TypeError(f"expected output= as a place in a tuple, a key or an attribute, got {output!r}")
+        self._source, self.output = source, output
+        self._writes: bool | None = None  # whether it changes its inputs; None: it has not been seen to run
+        with seeded(0), OwnGenerator(0):
             module = self._build()
         _check(module)
         self.description = re.sub(UNTOLD, "", repr(module))
@@ -70,7 +78,8 @@ class Model:
 
     def init(self, noise: Noise) -> Point:
         """A fresh initialisation: the factory run, or the module re-initialised, under a seed from the key."""
-        with seeded(noise.integer()):
+        seed = noise.integer()
+        with seeded(seed), OwnGenerator(seed):
             module = self._build()
         return self.read(module)
 
@@ -92,14 +101,39 @@ class Model:
         self, params: Params, buffers: Params, inputs: Any, noise: Noise | None = None, mode: Mode = "eval"
     ) -> tuple[Tensor, Params]:
         """The outputs, and the buffers after the pass (norm statistics move in train mode; nothing passed in does)."""
-        net = self._train if mode == "train" else self._eval
+        net = own_copy(self._train if mode == "train" else self._eval)
+        if self._writes is not False:
+            inputs = tree_map(torch.clone, inputs)
         args, kwargs = _arguments(inputs)
+        before = _versions(inputs)
         state = {f"net.{n}": x for n, x in (params | buffers).items()}
         state |= {f"net.{n}": buffers[n].clone() for n in self.buffers}  # layers write into what they are given
         with nullcontext() if noise is None else KeyedRandomness(noise, always=mode == "dropout"):
             outputs, after = functional_call(net, state, args, kwargs)
+        self._learn(before, _versions(inputs))
         moved = {n: x for n, x in after.items() if n in self.buffers} if mode == "train" else {}
-        return _tensor(outputs), buffers | moved
+        return _tensor(outputs, self.output), buffers | moved
+
+    def _learn(self, before: list[int] | None, after: list[int] | None) -> None:
+        """Notes at the first call whether the module changes its inputs; those that do get copies from then on."""
+        if before is None or after is None or self._writes:
+            return
+        changed = before != after
+        if changed and self._writes is False:
+            raise ValueError(
+                "the network changed its inputs in place, which it did not when it first ran: copy them at the "
+                "beginning of forward (x = x.clone()). The inputs of this call are changed"
+            )
+        self._writes = changed
+
+    def at(self, point: Point) -> nn.Module:
+        """A plain module of this kind that stands at a point, in eval mode: the inverse of `read`."""
+        module = copy.deepcopy(self._eval.net)
+        values = point.params | point.buffers
+        with torch.no_grad():
+            for name, x in (*module.named_parameters(), *module.named_buffers()):
+                x.data = values[name].detach().clone()
+        return module
 
     def swapped(self, where: Where, make: Make) -> Model:
         """The model of the module whose leaf layers that `where` names ("head", "blocks.*"; None: all) are replaced by
@@ -115,12 +149,13 @@ class Model:
                 f"expected a model of a module alone, got {type(self).__name__}, which wraps one: swap layers of the "
                 "model inside, then wrap"
             )
-        return Model(lambda: _swap(self._build(), where, make))
+        return Model(lambda: _swap(self._build(), where, make), self.output)
 
     def spec(self) -> dict[str, Any]:
         """What identifies the model in a file: shapes by name, and the module as it prints itself."""
         shapes = {"params": self.params, "frozen": self.frozen, "buffers": self.buffers}
-        return {k: {n: list(s) for n, s in v.items()} for k, v in shapes.items()} | {"module": self.description}
+        told = {"module": self.description} | ({} if self.output is None else {"output": self.output})
+        return {k: {n: list(s) for n, s in v.items()} for k, v in shapes.items()} | told
 
     def _build(self) -> nn.Module:
         if isinstance(self._source, nn.Module):
@@ -251,12 +286,39 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (inputs,), {}
 
 
-def _tensor(outputs: Any) -> Tensor:
-    if isinstance(outputs, Mapping) and "logits" in outputs:
-        outputs = outputs["logits"]
-    if not isinstance(outputs, Tensor):
+def _versions(inputs: Any) -> list[int] | None:
+    """How often each input was written to; None where that cannot be seen: under vmap, and while compiling."""
+    if torch.compiler.is_compiling():
+        return None
+    tensors = leaves(inputs)
+    hidden = any(torch._C._functorch.is_functorch_wrapped_tensor(x) or x.is_inference() for x in tensors)
+    return None if hidden else [x._version for x in tensors]
+
+
+def _tensor(returned: Any, output: Output) -> Tensor:
+    """The tensor to be scored, of what a module returned."""
+    chosen = returned if output is None else _part(returned, output)
+    if output is None and isinstance(returned, Mapping) and "logits" in returned:
+        chosen = returned["logits"]
+    elif output is None and not isinstance(returned, Tensor) and hasattr(returned, "logits"):
+        chosen = returned.logits
+    if not isinstance(chosen, Tensor):
+        what = type(returned).__name__ + (f" whose {output!r} is {type(chosen).__name__}" if output is not None else "")
         raise TypeError(
-            f"expected the module to return a tensor (or a mapping with 'logits'), got {type(outputs).__name__}: "
-            "wrap it in a module that returns the tensor to be scored"
+            f"expected the module to return a tensor (or something with 'logits'), got {what}: say which part is to be "
+            "scored with bn.Problem(..., output=0) for the first of a tuple, output='name' for a key or an attribute"
         )
-    return outputs
+    return chosen
+
+
+def _part(returned: Any, output: int | str) -> Any:
+    try:
+        if isinstance(output, str) and not isinstance(returned, Mapping):
+            return getattr(returned, output)
+        return returned[output]
+    except (KeyError, IndexError, AttributeError, TypeError):
+        inside = f"of {len(returned)}" if isinstance(returned, (tuple, list)) else ""
+        inside = f"with {', '.join(map(str, returned))}" if isinstance(returned, Mapping) else inside
+        raise ValueError(
+            f"expected the network to return something with output={output!r}, got {type(returned).__name__} {inside}"
+        ) from None

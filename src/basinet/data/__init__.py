@@ -5,9 +5,10 @@ from .augment import Augmentation, CropFlip
 from .data import Data
 from .datasets import Splits
 from .encoder import Encoder
+from .rules import Rules
 from .stream import Piece, Stream, counted, examples, pieces, some, weighed
 from .table import Table, read_table, write_table
-from .tables import Rules, fit_table, load_table
+from .tables import fit_table, load_table
 
 __all__ = [
     "Augmentation",

@@ -22,6 +22,7 @@ from .values import Values, dates, listed, missing, numbers, refuse, texts
 
 REMEDY = "fill or drop them, or fit with missing='impute' (on the command line --missing impute)"
 LARGEST = 1e30  # of a standardised value: far inside what 32 bits hold
+_SMALLEST = float(np.finfo(np.float64).tiny)
 _DAY = np.timedelta64(86_400_000_000, "us")
 
 
@@ -76,8 +77,10 @@ class Number(Column):
         return np.stack([z, gone] if self.flagged else [z], 1)
 
     def decode(self, inputs: np.ndarray) -> list[str]:
-        step = 10.0 ** (np.floor(np.log10(self.sd)) - 5)
-        x = np.round((self.mean + self.sd * inputs[:, 0]) / step) * step + 0.0  # no minus zero
+        step = max(float(np.power(10.0, np.floor(np.log10(self.sd)) - 5)), _SMALLEST)
+        with np.errstate(over="ignore", under="ignore"):
+            x = self.mean + self.sd * inputs[:, 0].astype(np.float64)
+            x = np.round(x / step) * step + 0.0  # no minus zero
         return _unless_missing([f"{v:.10g}" for v in x], inputs, self.flagged)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..core.registry import Saved
-from .columns import Column
+from .columns import Column, Date
 from .data import Data
 from .table import Table
 from .targets import Classes, Labels, Target
-from .values import listed
+from .values import listed, missing, shown
 
 if TYPE_CHECKING:
     from ..predict import Predictive
@@ -57,8 +59,14 @@ class Encoder(Saved):
                 f"{table.name}: expected the columns of training, got none named {listed(gone)}; "
                 f"there are {listed(table.columns)}"
             )
-        parts = [c.encode(table.columns[c.name], f"{table.name}: column {c.name!r}") for c in self.columns]
-        return torch.from_numpy(np.concatenate(parts, 1)).to(torch.get_default_dtype())
+        widths = [len(column.features) for column in self.columns]
+        inputs = _room(table, sum(widths))
+        begin = 0
+        for column, width in zip(self.columns, widths):
+            part = column.encode(table.columns[column.name], f"{table.name}: column {shown(column.name)}")
+            inputs[:, begin : begin + width] = torch.from_numpy(part)
+            begin += width
+        return inputs
 
     def cells(self, inputs: Tensor) -> np.ndarray:
         """(N, columns) of text: what `inputs` had been in a file, as far as they tell."""
@@ -76,6 +84,11 @@ class Encoder(Saved):
         known = {*self.target.sources, *self.unused, *(column.name for column in self.columns)}
         return tuple(name for name in table.columns if name not in known)
 
+    def empty_rows(self, table: Table) -> int:
+        """How many rows of the table have no input at all."""
+        gone = [missing(table.columns[column.name]) for column in self.columns if column.name in table.columns]
+        return int(np.logical_and.reduce(gone).sum()) if gone else 0
+
     def predictions(self, predictive: Predictive, level: float = 0.9) -> dict[str, Any]:
         """Columns, one row an input, in the target's own units and names.
 
@@ -89,3 +102,54 @@ class Encoder(Saved):
     def scores(self, scores: Mapping[str, float]) -> dict[str, float]:
         """What `bn.score` gives for the encoded targets, in the target's own units; the NLL too, by + log sd."""
         return self.target.scores(scores)
+
+
+def check_encoder(encoder: object) -> None:
+    """Raises ValueError where what a file held is no encoder, or one that no table can have led to."""
+    if not isinstance(encoder, Encoder) or not isinstance(encoder.target, Target):
+        raise ValueError("expected an encoder with a target")
+    if not encoder.columns or not all(isinstance(column, Column) for column in encoder.columns):
+        raise ValueError("expected columns")
+    if not _FITS["tuple[str, ...]"](encoder.unused):
+        raise ValueError("expected names of columns that are not used")
+    for part in (encoder.target, *encoder.columns):
+        for field in fields(part):  # type: ignore[arg-type]
+            value, kind = getattr(part, field.name), str(field.type)
+            fits = _FITS[kind.removesuffix(" | None")](value) or (value is None and kind.endswith("None"))
+            fits = fits and not (field.name == "sd" and value <= 0)
+            fits = fits and not (field.name in ("values", "columns") and len(set(value)) < max(1, len(value)))
+            if not fits:
+                raise ValueError(f"expected {field.name} of a {type(part).__name__} as {kind}, got {shown(value)}")
+        if isinstance(part, Date) and part.fill is not None:
+            np.datetime64(part.fill, "us")  # raises where it is no date
+    names = [column.name for column in encoder.columns]
+    if len(set(names)) < len(names):
+        raise ValueError("expected a name of its own for each column")
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {  # what a field holds, by its annotation
+    "str": lambda v: isinstance(v, str),
+    "bool": lambda v: isinstance(v, bool),
+    "float": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < 1e305,
+    "tuple[str, ...]": lambda v: isinstance(v, tuple) and all(isinstance(word, str) for word in v),
+}
+
+
+def _room(table: Table, width: int) -> Tensor:
+    """An empty (N, width) tensor; refused where it would take more than half of the machine's memory."""
+    dtype = torch.get_default_dtype()
+    size, whole = table.n * width * dtype.itemsize, _memory()
+    if size > whole / 2:
+        raise ValueError(
+            f"{table.name}: {table.n:,} rows of {width:,} inputs would take {size / 2**30:,.1f} GiB, more than half of "
+            f"this machine's memory ({whole / 2**30:,.1f} GiB); drop columns with many values, or take fewer rows"
+        )
+    return torch.empty(table.n, width, dtype=dtype)
+
+
+def _memory() -> float:
+    """Bytes that the machine has, as far as the system says."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf

@@ -42,9 +42,9 @@ class Piece(NamedTuple):
 class Stream:
     """Batches of N examples in all, seen by every member alike. Made by `Data.stream`.
 
-    One step is one batch, of the size that comes. Its examples stand for all N, so batches should be random samples; a
-    short last one is right on average and only noisier (`drop_last=True` of a DataLoader leaves it out). Where norm
-    layers need more than one example, training passes over a batch of one.
+    One step is one batch, of the size that comes. Together the batches of a pass stand for all N, each by its size: a
+    short last batch counts for less, so that every example of a pass counts the same, in whatever order they come.
+    Where norm layers need more than one example, training passes over a batch of one.
     """
 
     source: Any  # an iterable of batches that can be iterated again, or a function that returns a fresh iterator
@@ -130,10 +130,14 @@ class Stream:
                 self.seen["first"] = next(batches)
         return tree.move(self.seen["first"], self.device, self.dtype)
 
-    def batches(self, skip: int = 0, passes: int | None = None) -> Ahead[Piece]:
-        """Batches from number `skip` on, so many passes (None: without end), read ahead by a thread until closed."""
+    def batches(self, skip: int = 0, passes: int | None = None, shares: bool = False) -> Ahead[Piece]:
+        """Batches from number `skip` on, this many passes (None: without end), read ahead by a thread until closed.
+
+        With `shares`, the weights of a batch are multiplied by its size over the mean size in a pass: a step takes a
+        batch to stand for all N, and so the examples of batches of unequal sizes count the same over a pass.
+        """
         self.first()  # what is wrong with it is said here, and not by the thread
-        return Ahead(self._read(skip, passes), self.prefetch, self.device)
+        return Ahead(self._read(skip, passes, shares), self.prefetch, self.device)
 
     def once(self) -> Generator[Piece, None, None]:
         """The batches of one pass, which ends after N examples at the latest."""
@@ -145,8 +149,9 @@ class Stream:
                 if left <= 0:
                     return
 
-    def _read(self, skip: int, passes: int | None) -> Generator[Piece, None, None]:
+    def _read(self, skip: int, passes: int | None, shares: bool = False) -> Generator[Piece, None, None]:
         """Checked batches in their dtype, where the iterable has them."""
+        sizes = _Sizes(self._typical() if shares else None)
         state = torch.Generator().manual_seed(Noise.seed(self.seed).split("stream").integer()).get_state()
 
         def drawing(function: Callable[..., Any], *args: Any) -> Any:
@@ -170,8 +175,9 @@ class Stream:
                     raise
                 if raw is end:
                     break
+                share = sizes.share(len(self._parts(raw)[1]), first=turn == 0) if shares else 1.0
                 if number >= skip:
-                    yield self._alike(self._checked(raw, where), where)
+                    yield _times(self._alike(self._checked(raw, where), where), share)
                 number += 1
             if number == begin:
                 again = "the first pass gave some: can it be iterated only once? " if turn else ""
@@ -179,6 +185,13 @@ class Stream:
                     f"the iterable gave no batches in pass {turn + 1}; {again}Pass a list, a DataLoader, or a function "
                     "that returns a fresh iterator"
                 )
+
+    def _typical(self) -> float | None:
+        """The mean size of a batch over a pass, where it is known beforehand."""
+        count, first = _size(self.source), len(self.first().targets)
+        if isinstance(self.source, (list, tuple)) or count == -(-self.n // first):
+            return self.n / count if count else None
+        return float(first) if count == self.n // first else None  # what remains is dropped
 
     def _start(self) -> Iterator[Any]:
         iterable = self.source if isinstance(self.source, Iterable) or not callable(self.source) else self.source()
@@ -238,6 +251,33 @@ class Stream:
                     "the number of examples: convert, or pad to one shape"
                 )
         return tree.move(piece, dtype=self.dtype)
+
+
+class _Sizes:
+    """What a batch counts for beside others: its size over the mean size in a pass. That is known beforehand, or found
+    in the first pass, in which it is the mean of the batches so far: the same for whoever reads the same batches."""
+
+    def __init__(self, known: float | None) -> None:
+        self.known = known
+        self.total = self.count = 0
+
+    def share(self, size: int, first: bool) -> float:
+        """That of the next batch, in the `first` pass or in a later one."""
+        if first:
+            self.total, self.count = self.total + size, self.count + 1
+        mean = self.known if first and self.known is not None else self.total / self.count
+        return size / mean
+
+
+def _times(piece: Piece, share: float) -> Piece:
+    """The batch with its weights times its share."""
+    if share == 1:
+        return piece
+    if piece.weights is not None:
+        return piece._replace(weights=piece.weights * share)
+    real = (x for x in (piece.targets, *tree.leaves(piece.inputs)) if x.is_floating_point())
+    like = next(real, torch.empty((), device=piece.targets.device))
+    return piece._replace(weights=torch.full((len(piece.targets),), share, dtype=like.dtype, device=like.device))
 
 
 def some(data: Data | Stream) -> Data:

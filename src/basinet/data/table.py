@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from ..core.nearest import did_you_mean
+from .decimals import with_points
 from .formats import read_arrays
-from .values import MISSING, Values, listed, reason
+from .values import MISSING, Values, is_number, listed, reason, shown
 
 READ = (".csv", ".npz", ".parquet")
 WRITTEN = (".csv", ".parquet")
 _WIDEST = 20_000  # columns that one array of an npz file may become
+_CELLS = 1_000_000  # of a csv file, made at a time when it is written
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,7 @@ class Table:
 
     name: str  # where it came from, as errors call it
     columns: dict[str, Values]
+    notes: tuple[str, ...] = ()  # what a person should know of how it was read
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -41,21 +45,23 @@ class Table:
     def column(self, name: str) -> Values:
         """A column by name."""
         if name not in self.columns:
-            known = did_you_mean(name, self.columns) if len(self.columns) <= 20 else f" Known: {listed(self.columns)}."
-            raise ValueError(f"{self.name}: there is no column {name!r}.{known}")
+            few = len(self.columns) <= 20 and all(len(word) <= 60 for word in (name, *self.columns))
+            known = did_you_mean(name, self.columns) if few else f" Known: {listed(self.columns)}."
+            raise ValueError(f"{self.name}: there is no column {shown(name)}.{known}")
         return self.columns[name]
 
     def take(self, rows: slice | np.ndarray) -> Table:
         """Some of the rows."""
-        return Table(self.name, {name: values[rows] for name, values in self.columns.items()})
+        return Table(self.name, {name: values[rows] for name, values in self.columns.items()}, self.notes)
 
 
 def read_table(path: Path | str, names: Sequence[str] = ()) -> Table:
     """The table in a csv, parquet or npz file.
 
     csv: utf-8, a line of names first, separated by comma, semicolon, tab or bar; cells that are empty, NA, N/A, NaN,
-    null or ? have no value. npz: an array (N,) or (N, 1) is a column, an array x (N, D) the columns x.0, x.1 ...; N is
-    that of the first of `names` that is there (else of the first array), and arrays of other lengths are left out.
+    null or ? have no value; decimal commas become points, where a cell such as 1,5 leaves no doubt. npz: an array (N,)
+    or (N, 1) is a column, an array x (N, D) the columns x.0, x.1 ...; N is that of the first of `names` that is there
+    (else of the first array), and arrays of other lengths are left out.
     """
     path = Path(path)
     kind = path.suffix.lower()
@@ -64,11 +70,17 @@ def read_table(path: Path | str, names: Sequence[str] = ()) -> Table:
     if not path.is_file():
         raise ValueError(f"{path}: {'expected a file, got a folder' if path.is_dir() else 'there is no such file'}")
     columns = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[kind](path, names)
-    return Table(path.name, columns)
+    if kind != ".csv" or not (changed := with_points({name: cells.tolist() for name, cells in columns.items()})):
+        return Table(path.name, columns)
+    note = f"numbers with a comma are read as decimals (1,5 is 1.5) in {listed(changed, 5)}"
+    return Table(path.name, columns | {name: _objects(cells) for name, cells in changed.items()}, (note,))
 
 
 def write_table(columns: Mapping[str, np.ndarray | list[str]], path: Path | str, kind: str = "") -> None:
-    """Writes columns as csv (numbers with nine digits) or parquet; `kind` is the ending, where `path` lacks it."""
+    """Writes columns as csv (numbers with nine digits) or parquet; `kind` is the ending, where `path` lacks it.
+
+    Text in csv that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
     ending = (kind or Path(path).suffix).lower()
     if ending not in WRITTEN:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(WRITTEN)}, got {ending or 'no ending'!r}")
@@ -76,11 +88,21 @@ def write_table(columns: Mapping[str, np.ndarray | list[str]], path: Path | str,
         arrow, parquet = _arrow()
         parquet.write_table(arrow.table(dict(columns)), str(path))
         return
-    cells = [[v if isinstance(v, str) else f"{v:.9g}" for v in column] for column in columns.values()]
+    rows = max(map(len, columns.values()), default=0)
+    step = max(1, _CELLS // max(1, len(columns)))
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*cells))
+        writer.writerow(map(_no_formula, columns))
+        for begin in range(0, rows, step):
+            some = [column[begin : begin + step] for column in columns.values()]
+            plain = [column.tolist() if isinstance(column, np.ndarray) else column for column in some]
+            cells = [[_no_formula(v) if isinstance(v, str) else f"{v:.9g}" for v in column] for column in plain]
+            writer.writerows(zip(*cells))
+
+
+def _no_formula(text: str) -> str:
+    """Text that a spreadsheet shows and does not run."""
+    return f"'{text}" if text[:1] in tuple("=+-@\t\r") and not is_number(text) else text
 
 
 def _csv(path: Path, names: Sequence[str]) -> dict[str, Values]:
@@ -107,16 +129,24 @@ def _csv(path: Path, names: Sequence[str]) -> dict[str, Values]:
     if any("\0" in name for name in header):
         raise ValueError(f"{path}: cannot be read as csv: the first line has bytes that are not text")
     header = [name or f"unnamed_{place}" for place, name in enumerate(header, 1)]
-    if twice := [name for name in dict.fromkeys(header) if header.count(name) > 1]:
-        raise ValueError(f"{path}: expected a different name for each column, got {listed(twice)} more than once")
+    _refuse_twice(path, header)
     cells = zip(*rows) if rows else ((),) * len(header)
     return {name: _cells(column) for name, column in zip(header, cells)}
 
 
+def _refuse_twice(path: Path, names: Iterable[str]) -> None:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"{path}: expected a different name for each column, got {listed(twice)} more than once")
+
+
 def _cells(column: Sequence[str]) -> Values:
     stripped = [cell.strip() for cell in column]
-    found = np.empty(len(stripped), object)
-    found[:] = [None if cell.lower() in MISSING else cell for cell in stripped]
+    return _objects([None if cell.lower() in MISSING else cell for cell in stripped])
+
+
+def _objects(cells: Sequence[str | None]) -> Values:
+    found = np.empty(len(cells), object)
+    found[:] = cells
     return found
 
 
@@ -139,8 +169,7 @@ def _npz(path: Path, names: Sequence[str]) -> dict[str, Values]:
             )
         width = math.prod(x.shape[1:])
         parts = {key: x.reshape(n)} if width == 1 else {f"{key}.{i}": x[:, i] for i in range(width)}
-        if twice := [name for name in parts if name in columns]:
-            raise ValueError(f"{path}: expected a different name for each column, got {listed(twice)} more than once")
+        _refuse_twice(path, (*parts, *(name for name in parts if name in columns)))
         columns |= {name: _plain(part, f"{path}: array {key!r}") for name, part in parts.items()}
     return columns
 
@@ -151,9 +180,10 @@ def _parquet(path: Path, names: Sequence[str]) -> dict[str, Values]:
         found = parquet.read_table(str(path))
     except Exception as error:  # arrow's own errors, and those of the file system
         raise ValueError(f"{path}: cannot be read as parquet: {reason(error)}") from error
-    if twice := [name for name in dict.fromkeys(found.column_names) if found.column_names.count(name) > 1]:
-        raise ValueError(f"{path}: expected a different name for each column, got {listed(twice)} more than once")
-    return {name: _arrow_values(arrow, found[name], f"{path}: column {name!r}") for name in found.column_names}
+    names = found.column_names  # made anew each time it is asked for
+    _refuse_twice(path, names)
+    columns = zip(names, found.columns)
+    return {name: _arrow_values(arrow, column, f"{path}: column {shown(name)}") for name, column in columns}
 
 
 def _arrow_values(arrow: Any, column: Any, label: str) -> Values:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.registry import Saved
-from .columns import moments, standardised
+from .columns import LARGEST, moments, standardised
 from .values import Values, listed, missing, numbers, refuse, texts, typed
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _POWERS = {  # of the target's unit, in a score; the others have none
     **dict.fromkeys(("rmse", "mae", "crps", "width_90", "interval_width"), 1),
     **dict.fromkeys(("mse", "variance", "aleatoric", "epistemic", "between", "within"), 2),
 }
+SMALLEST = 1e-15  # standard deviation of a real target; the largest is its inverse
 
 
 class Target(Saved, kind="target"):
@@ -177,6 +178,11 @@ class Real(Target):
     def fit(name: str, values: Values, label: str) -> Real:
         """From the training rows."""
         mean, sd = moments(numbers(values, label), label)
+        if not (SMALLEST <= sd <= 1 / SMALLEST and abs(mean) < LARGEST):
+            raise ValueError(
+                f"{label}: expected a standard deviation from {SMALLEST:g} to {1 / SMALLEST:g}, whose square 32 bits "
+                f"hold, and a mean below {LARGEST:g}, got {sd:.3g} and {mean:.3g}; use another unit"
+            )
         return Real(name=name, mean=mean, sd=sd)
 
     @property

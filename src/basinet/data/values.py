@@ -57,6 +57,11 @@ def not_numbers(values: Values) -> np.ndarray:
     return np.fromiter((v is not None and _number(v) is None for v in values), bool, len(values))
 
 
+def is_number(text: str) -> bool:
+    """Whether text is a number."""
+    return _number(text) is not None
+
+
 def numbers(values: Values, label: str) -> np.ndarray:
     """(N,) float64, NaN where missing; finite elsewhere. `label` says in errors whose values they are."""
     if values.dtype.kind == "M":

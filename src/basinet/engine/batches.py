@@ -132,7 +132,7 @@ class Streamed:
     def start(self, position: int) -> None:
         """Opens the stream before step `position` of the group: earlier batches are read and passed over."""
         self._position = position
-        self._ahead = self.stream.batches(skip=position if self.alone else 0)
+        self._ahead = self.stream.batches(skip=position if self.alone else 0, shares=True)
         for _ in range(0 if self.alone else position):
             self._next()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from ..core.tree import leaves
 from ..core.version import VERSION
-from ..pool.files import FileError, read_json, read_tensors, write_json, write_tensors
+from ..pool.files import FileError, alone, read_json, read_tensors, remove_leftovers, write_json, write_tensors
 from ..pool.pool import difference
 
 
@@ -108,17 +109,21 @@ class Checkpoints:
     def remove(self, name: str) -> None:
         """Removes the checkpoint of a group that is done."""
         if self.folder is not None:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 self._file(name).unlink()
 
     def clear(self) -> None:
-        """Removes all files of this run, the plan last; a write that was killed leaves its own, too."""
+        """Removes all files of this run, the plan last, and what killed writes left."""
         if self.folder is None or not self.folder.is_dir():
             return
-        pattern = f"checkpoint-{self.run}-*.safetensors"
-        for file in (*self.folder.glob(pattern), *self.folder.glob(f".checkpoint-{self.run}*"), self._plan()):
-            with contextlib.suppress(FileNotFoundError):
+        remove_leftovers(self.folder)
+        for file in (*self.folder.glob(f"checkpoint-{self.run}-*.safetensors"), self._plan()):
+            with contextlib.suppress(OSError):  # gone, or in a pool that can only be read
                 file.unlink()
+
+    def alone(self, waiting: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Runs its body while no other process is in that of the same run: calls `waiting`, where one is, and waits."""
+        return contextlib.nullcontext() if self.folder is None else alone(self._plan().with_suffix(".lock"), waiting)
 
     def _save(self) -> None:
         if self.folder is not None:

@@ -19,6 +19,7 @@ from .line import Line, Train
 from .planner import Planner
 from .probe import STRATEGIES, Plan, Strategy
 from .progress import Progress
+from .refusals import in_words
 from .scheduler import train_all
 from .sweep import Apart, Together
 from .work import Observer, Roster, Run, Trained, Work
@@ -38,6 +39,10 @@ class Engine:
     # there are GPUs, or on a CPU cores for strategy "loop" and one for "stacked", where the run is long enough to pay
     memory: int | None = None  # bytes that members may take; default: four fifths of what is free
     checkpoint: float = 60.0  # seconds between checkpoints, which are written where fit is given a pool
+    deterministic: bool = (
+        False  # choose how members run by rules alone and not by timing or by what memory is free: the
+    )
+    # same command gives the same members to the bit, where another plan would give them up to rounding
     progress: bool | None = None  # show a progress bar; default: where the error stream is a terminal
 
     def __post_init__(self) -> None:
@@ -55,6 +60,8 @@ class Engine:
             raise ValueError(f"expected checkpoint as seconds between checkpoints, at least 0, got {self.checkpoint!r}")
         if self.processes is not None and (not isinstance(self.processes, int) or self.processes < 1):
             raise ValueError(f"expected processes to be a positive integer or None, got {self.processes!r}")
+        if not isinstance(self.deterministic, bool):
+            raise ValueError(f"expected deterministic as True or False, got {self.deterministic!r}")
         if self.processes is not None and self.processes > self.most_processes:
             raise ValueError(
                 f"processes={self.processes} need a GPU each, and there {'is' if self.most_processes == 1 else 'are'} "
@@ -115,12 +122,13 @@ class Engine:
             )
             here = job.here(self, progress, observe, saved, interrupt, roster.point)
             try:
-                Planner(self, here).plan(first, wanted)
+                with in_words(self, job.dtype, trying=True):
+                    Planner(self, here).plan(first, wanted)
             except (RuntimeError, TypeError, ValueError) as error:
                 if isinstance(error, FileError) or not isinstance(work.method, Together):
                     raise
                 raise Apart(str(error).strip().split("\n")[0]) from error
-            with interrupt:
+            with interrupt, in_words(self, job.dtype):
                 yield from train_all(here, wanted, job._replace(plan=here.chosen, saved=saved.place()).begin)
             saved.clear()
 

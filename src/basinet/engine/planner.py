@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 IDLE = 0.1  # where processes of one thread each would wait longer than this share, members had better share all threads
 AGAIN = 3  # times that a pace is measured anew, of which the best counts: a first time is slower than those after it
 SHORT = {"fork": 2.0, "spawn": 60.0}  # seconds of training below which starting processes does not pay
+FIXED = 4 * 2**30  # bytes that members may take where the plan must not depend on what is free
 SETTLED = ("strategy", "compiled", "captured", "processes", "threads")  # what of a plan a run that goes on keeps
 
 
@@ -40,6 +41,8 @@ class Planner:
             return
         each = member_bytes(work, point)
         free = engine.memory if engine.memory is not None else int(SHARE * free_bytes(engine.place))
+        if engine.deterministic and engine.memory is None:
+            free = min(free, FIXED)
         if each.total > free:
             raise MemoryError(
                 f"one member of {size(point.params):,} parameters needs about {readable(each.total)} to train, and "
@@ -64,7 +67,8 @@ class Planner:
     def foretell(self, wanted: Sequence[int]) -> float:
         """Seconds that all steps of all members would take as planned, by a few of which nothing is kept."""
         plan, few = self.here.chosen, list(wanted[: self.measured])
-        tried = [self.seconds, *(self.here.measure(plan, few) for _ in range(AGAIN))]
+        before = [] if self.engine.deterministic else [self.seconds]
+        tried = before + [self.here.measure(plan, few) for _ in range(AGAIN)]
         self.here.close()
         return min(tried) * self.run.work.schedule.steps * len(wanted) / self.measured / plan.processes
 
@@ -98,7 +102,8 @@ class Planner:
         here.chunk = most if work.method.coupled and most < len(wanted) else None
 
         def attempt(plan: Plan) -> float:
-            self.seconds, self.measured = here.measure(plan, groups[0]), len(groups[0])
+            seconds, self.measured = here.measure(plan, groups[0]), len(groups[0])
+            self.seconds = 0.0 if engine.deterministic else seconds  # of no length: what comes first is taken
             return self.seconds
 
         streamed = isinstance(work.data, Stream)  # of any batch size: neither recorded, nor compiled unless asked

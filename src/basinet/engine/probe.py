@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..core.lift import is_out_of_memory
+from ..core.unkeyed import Noticed
 
 Strategy = Literal["stacked", "streams", "loop"]
 STRATEGIES = ("stacked", "streams", "loop")
@@ -171,17 +172,19 @@ def _try(attempt: Try, plan: Plan) -> float:
     before = torch.get_rng_state()
     try:
         seconds = attempt(plan)
+        if not torch.equal(before, torch.get_rng_state()):  # someone drew: this thread, or another one
+            with Noticed() as seen:
+                attempt(plan._replace(strategy="loop", compiled=False))
+            if seen.drew:
+                torch.set_rng_state(before)
+                raise UnkeyedRandomness(_MESSAGE)
+            seconds = attempt(plan)
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise TooLarge(str(error)) from error
         if "randomness error mode" in str(error):
             raise UnkeyedRandomness(_MESSAGE) from error
         raise
-    finally:
-        drew = not torch.equal(before, torch.get_rng_state())
-        torch.set_rng_state(before)
-    if drew:
-        raise UnkeyedRandomness(_MESSAGE)
     return seconds
 
 

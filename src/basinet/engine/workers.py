@@ -34,7 +34,11 @@ LOOK = 0.2  # seconds between looks at Ctrl-C
 
 
 class WorkerError(RuntimeError):
-    """A worker ended before its members did, or the traceback of what was raised in one."""
+    """What went wrong in a worker; the traceback of what was raised in one."""
+
+
+class WorkerLost(WorkerError, ChildProcessError):
+    """A worker ended before its members did: the message says how, and what to do."""
 
 
 def cores() -> int:
@@ -233,12 +237,12 @@ class _Worker:
             return f"was ended by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
 
-    def _lost(self) -> WorkerError:
+    def _lost(self) -> WorkerLost:
         who = [str(self.members[i].k) for i in self.end()]
         members = f"member{'s' if len(who) > 1 else ''} {', '.join(who)}" if who else "no member"
         fate = self.fate()
         why = " (the system does that where memory runs out)" if "SIGKILL" in fate else ""
-        return WorkerError(
+        return WorkerLost(
             f"the process that trained {members} {fate}{why}. With pool=, members that had ended are kept, and the "
             "same fit goes on from the last checkpoint; Engine(processes=...) sets how many train at once"
         )

@@ -1,5 +1,6 @@
 """Posteriors on disk: safetensors and JSON, atomic, checksummed, and never any code."""
 
+from .behaviour import behaviour, unlike
 from .codec import decode, describe, encode, fingerprint
 from .files import FileError, read_json, read_tensors, write_json, write_tensors
 from .pool import Pool, PoolEntry
@@ -10,6 +11,7 @@ __all__ = [
     "Pool",
     "PoolEntry",
     "append_record",
+    "behaviour",
     "decode",
     "describe",
     "encode",
@@ -17,6 +19,7 @@ __all__ = [
     "read_json",
     "read_records",
     "read_tensors",
+    "unlike",
     "write_json",
     "write_tensors",
 ]

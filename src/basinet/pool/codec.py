@@ -19,6 +19,9 @@ from torch import Tensor
 from ..core.nearest import did_you_mean
 from ..core.registry import Saved, find, known
 
+_DTYPES = {str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, torch.dtype)}
+"""By name: to ask torch for an attribute may import a module."""
+
 _BODIES: dict[str, type] = {"float": str, "tensor": str, "dtype": str, "dict": dict, "list": list, "tuple": list}
 
 
@@ -72,10 +75,9 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             raise ValueError(f"the tensor {body!r} is missing")
         return tensors[body]
     if tag == "dtype":
-        dtype = getattr(torch, body, None)
-        if not isinstance(dtype, torch.dtype):
+        if body not in _DTYPES:
             raise ValueError(f"unknown dtype {body!r}")
-        return dtype
+        return _DTYPES[body]
     if tag == "dict":
         return {k: decode(v, tensors) for k, v in body.items()}
     if tag in ("list", "tuple"):

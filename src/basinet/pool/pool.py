@@ -2,6 +2,7 @@
 
     pool/
       pool.json                    the problem, for which alone this pool is
+      computes-01234567.json       what that problem computes, in a few numbers, on the first of some examples
       map-0123456789abcdef/        one entry a recipe, data set and seed
         entry.json                 what made it
         member-0-00000.safetensors one file a member, whole or absent
@@ -11,6 +12,7 @@ Because a member does not depend on how many there are, asking for more trains o
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,17 @@ import torch
 from torch import Tensor
 
 from ..families import Family
+from .behaviour import unlike
 from .codec import decode, encode, fingerprint
-from .files import FileError, read_json, read_tensors, remove_stale, write_json, write_tensors
+from .files import FileError, read_json, read_tensors, remove_leftovers, write_json, write_tensors
 
 
 class Pool:
-    """Opens or makes a pool for one problem, given as JSON (`describe_problem`)."""
+    """Opens or makes a pool for one problem, given as JSON: `describe_problem`, and what it computes (`behaviour`)."""
 
-    def __init__(self, path: Path | str, problem: dict[str, Any]) -> None:
+    def __init__(self, path: Path | str, problem: dict[str, Any], computes: dict[str, Any] | None = None) -> None:
         self.path = Path(path)
+        self.note = ""  # what a person should know of the members here
         if self.path.exists() and not self.path.is_dir():
             raise FileError(self.path, "expected a folder for the pool, got a file")
         manifest = self.path / "pool.json"
@@ -38,13 +42,36 @@ class Pool:
                 )
         else:
             write_json(manifest, problem)
+        if computes is not None:
+            self._check(computes)
+
+    def _check(self, computes: dict[str, Any]) -> None:
+        """Refuses a problem that prints as the one of this pool does and computes something else."""
+        file = self.path / f"computes-{computes['rows'][:8]}.json"
+        if not file.exists():
+            with contextlib.suppress(OSError):  # a pool that can only be read
+                write_json(file, computes)
+            return
+        before = read_json(file)
+        try:
+            found = unlike(before, computes)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FileError(file, "it is not what a pool notes of its problem: delete it") from error
+        if found:
+            raise FileError(
+                self.path,
+                f"this pool was written by another problem: its layers are the same, and it computes something else "
+                f"({found}). Give each problem a pool of its own.",
+            )
+        if before["source"] != computes["source"]:
+            self.note = f"{self.path}: the network's source has changed since, its outputs have not: members are reused"
 
     def entry(self, name: str, description: dict[str, Any]) -> PoolEntry:
         """The place of what `description` (recipe, data, seed ... as JSON) makes."""
         folder = self.path / f"{name.lower()}-{fingerprint(description)}"
         if not (folder / "entry.json").exists():
             write_json(folder / "entry.json", description)
-        remove_stale(folder, "member-*.safetensors")
+        remove_leftovers(folder)
         return PoolEntry(folder)
 
 
@@ -76,8 +103,8 @@ class PoolEntry:
             raise FileError(self.file(name), f"{error.reason}. Delete it to have the member trained again") from error
         try:
             return decode(meta["family"], tensors), meta["curves"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(self.file(name), str(error)) from error
+        except Exception as error:  # whatever the class that the file names makes of what is in it
+            raise FileError(self.file(name), f"{error}. Delete it to have the member trained again") from error
 
 
 def difference(old: Any, new: Any, path: str = "") -> str:

@@ -39,14 +39,19 @@ def append_record(path: Path, record: dict[str, Any]) -> dict[str, Any]:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """All records of a file. Lines that were cut short by a kill are left out: the last one, and one before an empty
     line. Any other damage is an error."""
-    lines = path.read_text().split("\n")
+    if not path.is_file():  # a pipe would be waited for
+        raise FileError(path, "expected a file of records; there is none")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise FileError(path, f"it cannot be read, or is damaged ({error})") from error
     records = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             records.append(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             cut = number == len(lines) or (not lines[number] and number + 1 < len(lines))
             if cut:
                 continue

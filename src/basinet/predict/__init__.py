@@ -14,6 +14,7 @@ from .norms import KEEP, kept_inputs, refreshed, settled
 from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
+from .recalibrated import RecalibratedPredictive
 from .temperature import Temperature, tempered
 from .validation import SEEN, counting, few_of, log_likelihood, nll, worse
 from .via import Outputs, Predictor, Via, assembled, default_via, side_by_side
@@ -36,6 +37,7 @@ __all__ = [
     "Predictive",
     "Predictor",
     "RealPredictive",
+    "RecalibratedPredictive",
     "Temperature",
     "Via",
     "activations",

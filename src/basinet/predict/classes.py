@@ -15,7 +15,7 @@ from .outcomes import OutcomePredictive
 from .predictive import weighted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ClassPredictive(OutcomePredictive):
     """Classes on the last axis: `probs` are (B, ..., C), entropies (B, ...)."""
 

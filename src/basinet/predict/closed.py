@@ -69,12 +69,12 @@ def _refuse(what: str) -> NoReturn:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ClosedClassPredictive(_NoSamples, ClassPredictive):  # type: ignore[misc]
     """Probabilities of classes, one set a member: `outputs` (M, 1, B, ..., C) are their logarithms."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ClosedLabelPredictive(_NoSamples, LabelPredictive):  # type: ignore[misc]
     """Probabilities of labels, one set a member: `outputs` (M, 1, B, ..., L) are their log-odds. Labels are taken as
     independent within a member."""

@@ -8,6 +8,7 @@ input. An example whose target has several elements scores as the worst of them,
     split    |y - mean|, so the interval is mean -+ t
     scaled   |y - mean| / sd, so mean -+ t sd (Lei et al. 2018)
     cqr      how far y lies outside the predictive quantiles (1 -+ level) / 2 (Romano et al. 2019)
+    lac      1 - p(y), so all classes above one probability (Sadinle et al. 2019, "least ambiguous" classifiers)
     aps      the probability of all classes more probable than y, and u of y's own, u uniform (Romano et al. 2020)
     raps     the same, and a penalty for each rank of y beyond `free` (Angelopoulos et al. 2021)
 """
@@ -23,9 +24,10 @@ from torch import Tensor
 
 from ..core.noise import Noise
 
-Kind = Literal["split", "scaled", "cqr", "aps", "raps"]
+Kind = Literal["split", "scaled", "cqr", "lac", "aps", "raps"]
 OF_NUMBERS: tuple[Kind, ...] = ("scaled", "split", "cqr")
-OF_CLASSES: tuple[Kind, ...] = ("aps", "raps")
+OF_CLASSES: tuple[Kind, ...] = ("lac", "aps", "raps")
+TURNS = 8.0  # of the random number of an input, for a nat in its log-probabilities
 
 
 class Conformal(NamedTuple):
@@ -40,7 +42,7 @@ class Conformal(NamedTuple):
     empty: bool = (
         False  # whether a set may be empty; else it has the most probable class, and holds the truth more often
     )
-    seed: int = 0  # of u, which is a function of the seed and of the probabilities of an input
+    seed: int = 0  # of u (aps, raps), which is a function of the seed and of the probabilities of an input
 
 
 def needed(level: float) -> int:
@@ -68,6 +70,8 @@ def calibrated(scores: Tensor, level: float) -> float:
 def class_scores(probs: Tensor, rule: Conformal) -> Tensor:
     """The score that each class would have if it were the truth, (..., C)."""
     probs = probs.double()
+    if rule.kind == "lac":
+        return 1 - probs
     order = by_probability(probs)
     ranked = probs.gather(-1, order)
     beyond = (torch.arange(1, probs.shape[-1] + 1, device=probs.device) - rule.free).clamp_min(0)
@@ -89,9 +93,12 @@ def by_probability(probs: Tensor) -> Tensor:
 
 
 def _chance(probs: Tensor, seed: int) -> Tensor:
-    """A uniform number for each input, (..., 1), by a hash of its probabilities: the same prediction has the same set,
-    alone or in any batch."""
+    """A uniform number for each input, (..., 1): a weighted sum of its log-probabilities, folded often into 0 ... 1.
+
+    The sum is continuous: probabilities that another batch rounds otherwise have nearly the same number, and the same
+    input has the same set, alone or in company.
+    """
     noise = Noise.seed(seed, probs.device).split("conformal")
-    odd = 2 * noise.integers(probs.shape[-1], 2**31) + 1
-    words = noise.split((probs.contiguous().view(torch.int64) * odd).sum(-1, keepdim=True)).key  # 32 random bits each
-    return (words[..., 0].double() * 2**21 + (words[..., 1] >> 11)) * 2.0**-53
+    weights = 1 + noise.uniform(probs.new_empty(probs.shape[-1]))
+    turns = TURNS * (probs.clamp(min=1e-30).log() * weights).sum(-1, keepdim=True)
+    return (2 * (turns - turns.floor()) - 1).abs()

@@ -10,7 +10,7 @@ from torch import Tensor
 from .numbers import NumberPredictive
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CountPredictive(NumberPredictive):
     """The mixture of the samples' probabilities. Quantiles are whole numbers, so that a central interval holds its
     level or more."""

@@ -34,7 +34,7 @@ def crps(predictive: NumberPredictive, targets: Tensor) -> Tensor:
     """The score of each element, (B, *event); lower is better, in units of the target. Without gradients."""
     y = predictive.aligned(targets)
     parts = predictive.components
-    if isinstance(parts, Normal):
+    if isinstance(parts, Normal) and predictive.mixes:
         mean, sd = parts.loc.flatten(0, 1), parts.scale.expand_as(parts.loc).flatten(0, 1)
         return metrics.crps_gaussian_mixture(mean, sd, y, predictive.mass.flatten())
     integrate = _of_counts if isinstance(predictive, CountPredictive) else _of_densities
@@ -44,12 +44,19 @@ def crps(predictive: NumberPredictive, targets: Tensor) -> Tensor:
         return integrate(wide, y.double()).to(predictive.outputs.dtype)
 
 
-def _of_densities(predictive: NumberPredictive, y: Tensor) -> Tensor:
-    edges = torch.cat([_quantiles(predictive, PANELS), y.unsqueeze(0)]).sort(0).values
+def panels(predictive: NumberPredictive, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Edges of panels that are narrow where probability is, with `more` of them given, and the points and weights of
+    an integral over all, (n, B, *event) each."""
+    edges = torch.cat([_quantiles(predictive, PANELS), *(x.unsqueeze(0) for x in more)]).sort(0).values
     centre, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
     points = torch.cat([centre + sign * x * half for x, _ in _GAUSS for sign in (-1, 1)])
     weights = torch.cat([w * half for _, w in _GAUSS for _ in (-1, 1)])
-    gap = _mixture_cdf(predictive, points) - torch.where(points >= y, 1.0, 0.0)
+    return edges, points, weights
+
+
+def _of_densities(predictive: NumberPredictive, y: Tensor) -> Tensor:
+    _, points, weights = panels(predictive, y)
+    gap = mixture_cdf(predictive, points) - torch.where(points >= y, 1.0, 0.0)
     return (weights * gap.square()).sum(0)
 
 
@@ -60,7 +67,7 @@ def _of_counts(predictive: NumberPredictive, y: Tensor) -> Tensor:
     all_counts, some = torch.minimum(low + count, high), (low + count / (NODES - 1) * (high - low)).floor()
     grid = torch.where(high - low < NODES, all_counts, some)
     nodes = torch.cat([grid, quantiles, y.unsqueeze(0)]).sort(0).values
-    f = _mixture_cdf(predictive, nodes)
+    f = mixture_cdf(predictive, nodes)
     step = torch.where(nodes[:-1] >= y, 1.0, 0.0)  # 1[y <= k] for the counts k from a node up to the next
     left, right = (f[:-1] - step).square(), (f[1:] - step).square()
     length = nodes[1:] - nodes[:-1]
@@ -75,9 +82,10 @@ def _quantiles(predictive: NumberPredictive, panels: int) -> Tensor:
     return ordered[torch.linspace(0, n - 1, min(n, panels + 1), dtype=torch.float64).round().long()]
 
 
-def _mixture_cdf(predictive: NumberPredictive, points: Tensor) -> Tensor:
-    """F at points (n, B, *event), some at a time."""
-    parts = predictive.components
+def mixture_cdf(predictive: NumberPredictive, points: Tensor, recalibrated: bool = True) -> Tensor:
+    """F at points (n, B, *event), some at a time: of what is predicted, or of the mixture before it is recalibrated."""
+    parts = predictive.wide
     step = max(1, NUMBERS // math.prod(parts.batch_shape))
     each = [parts.cdf(some[:, None, None]) for some in points.split(step)]  # (n, M, S, B, *event)
-    return torch.cat([torch.einsum("ms,nms...->n...", predictive.mass, f) for f in each])
+    levels = torch.cat([torch.einsum("ms,nms...->n...", predictive.exact_mass, f) for f in each]).clamp(0, 1)
+    return predictive.recalibrated(levels) if recalibrated else levels

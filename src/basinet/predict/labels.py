@@ -15,7 +15,7 @@ from .outcomes import OutcomePredictive
 from .predictive import weighted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelPredictive(OutcomePredictive):
     """Each label is a class of its own with two outcomes: H[p] = -p log p - (1 - p) log(1 - p).
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from ..core.noise import Noise
+from ..problem.distributions import Normal
 from .predictive import weighted
 from .real import RealPredictive
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NormalPredictive(RealPredictive):
     """The mixture of N(outputs, covariance + noise): the spread of the outputs is integrated, not sampled.
 
@@ -37,27 +37,22 @@ class NormalPredictive(RealPredictive):
         """The variance of the noise, (M, S, B, *event)."""
         return self._numbers.distribution(self.outputs, self.learned).variance
 
-    @cached_property
-    def components(self) -> Normal:
-        return Normal(self.outputs, (self.noise + self.spread).sqrt(), validate_args=False)
+    def plain(self, dtype: torch.dtype) -> Normal:
+        return Normal(self.outputs.to(dtype), (self.noise.to(dtype) + self.spread).sqrt(), validate_args=False)
 
     @cached_property
     def aleatoric(self) -> Tensor:
-        return weighted(self.mass, self.noise)
+        return weighted(self.mass, self.factor.square().to(self.noise) * self.noise)
 
     @cached_property
     def within(self) -> Tensor:
-        means = weighted(self.mass, (self.outputs - self.member_mean.unsqueeze(1)).square())
-        return means + weighted(self.mass, self.spread)
-
-    def component_quantile(self, q: float) -> Tensor:
-        wide = Normal(self.outputs.double(), self.components.scale.double(), validate_args=False)
-        return wide.icdf(torch.full((), q, dtype=torch.float64)).to(self.outputs.dtype)
+        means = weighted(self.mass, (self.components.mean - self.member_mean.unsqueeze(1)).square())
+        return means + weighted(self.mass, self.factor.square().to(self.spread) * self.spread)
 
     def log_joint(self, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        y = self.aligned(targets)
-        gap = (y - self.outputs).reshape(*self.outputs.shape[:3], -1)
-        covariance = self._total()
+        y = self.aligned(targets).double()
+        gap = (y - self.wide.mean).reshape(*self.outputs.shape[:3], -1)
+        covariance = self.factor.square().reshape(-1, 1, 1, 1, 1) * self._total
         count: Any = gap.shape[-1]
         if mask is not None:  # elements that do not count become independent, with nothing to explain
             here = mask.to(gap.device).reshape(gap.shape[2:]) > 0  # a joint density has no exponents of elements
@@ -67,19 +62,30 @@ class NormalPredictive(RealPredictive):
         factor = torch.linalg.cholesky(covariance)
         z = torch.linalg.solve_triangular(factor, gap.unsqueeze(-1), upper=False).squeeze(-1)
         volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return -0.5 * z.square().sum(-1) - volume - 0.5 * count * math.log(2 * math.pi)
+        return (-0.5 * z.square().sum(-1) - volume - 0.5 * count * math.log(2 * math.pi)).to(self.outputs.dtype)
 
     def drawn(self, m: Tensor, s: Tensor, b: Tensor, noise: Noise) -> Tensor:
         outputs = self.outputs[m, s, b]
-        z = noise.normal(outputs.reshape(*m.shape, -1, 1))
-        return outputs + (torch.linalg.cholesky(self._total())[m, s, b] @ z).reshape(outputs.shape)
+        z = noise.normal(outputs.reshape(*m.shape, -1, 1)).double()
+        plain = outputs + (torch.linalg.cholesky(self._total)[m, s, b] @ z).reshape(outputs.shape).to(outputs.dtype)
+        return self.moved(plain, m, b)
 
     def some(self, index: Any) -> dict[str, Any]:
         assert self.covariance is not None
         return super().some(index) | {"covariance": self.covariance[index]}
 
+    @cached_property
     def _total(self) -> Tensor:
-        """(M, S, B, E, E), noise included."""
-        noise = torch.diag_embed(self.noise.reshape(*self.outputs.shape[:3], -1))
+        """(M, S, B, E, E), noise included: in double precision, where a large covariance leaves room for the noise. A
+        covariance that rounding made indefinite beyond the noise is taken without its negative part."""
         assert self.covariance is not None
-        return self.covariance + noise
+        noise = torch.diag_embed(self.noise.double().reshape(*self.outputs.shape[:3], -1))
+        covariance = self.covariance.double()
+        total = (covariance + covariance.mT) / 2 + noise
+        indefinite = torch.linalg.cholesky_ex(total).info > 0
+        if not bool(indefinite.any()):
+            return total
+        values, vectors = torch.linalg.eigh((total - noise)[indefinite])
+        total = total.clone()
+        total[indefinite] = (vectors * values.clamp(min=0).unsqueeze(-2)) @ vectors.mT + noise[indefinite]
+        return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -17,15 +17,30 @@ from .conformal import Conformal
 from .predictive import Predictive, weighted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NumberPredictive(Predictive):
     """Variance = aleatoric (mean of the samples' variances) + between (variance of the members' means) + within (mean
     over members of the variance of their samples' means); all with divisor 1/S, so that the parts add up exactly."""
 
+    mixes: ClassVar[bool] = True  # whether it is the mixture of its components, and nothing else
+
     @cached_property
     def components(self) -> Distribution:
         """The distribution of each sample, batch shape (M, S, B, *event of the targets)."""
-        return self._numbers.distribution(self.outputs, self.learned)
+        return self.calibrated(self.plain(self.outputs.dtype))
+
+    @cached_property
+    def wide(self) -> Distribution:
+        """The same in double precision: what tails are computed in."""
+        return self.calibrated(self.plain(torch.float64))
+
+    def plain(self, dtype: torch.dtype) -> Distribution:
+        """What the likelihood makes of the outputs."""
+        return self._numbers.distribution(self.outputs.to(dtype), {k: v.to(dtype) for k, v in self.learned.items()})
+
+    def calibrated(self, parts: Distribution) -> Distribution:
+        """The samples' distributions, recalibrated where that was asked for."""
+        return parts
 
     @cached_property
     def member_mean(self) -> Tensor:
@@ -42,6 +57,11 @@ class NumberPredictive(Predictive):
     def variance(self) -> Tensor:
         """The variance of the mixture, (B, *event)."""
         return self.aleatoric + self.epistemic
+
+    @property
+    def sd(self) -> Tensor:
+        """The standard deviation of the mixture, (B, *event)."""
+        return self.variance.sqrt()
 
     @cached_property
     def aleatoric(self) -> Tensor:
@@ -66,20 +86,30 @@ class NumberPredictive(Predictive):
 
     @final
     def cdf(self, values: Tensor) -> Tensor:
-        """P(target <= value) elementwise, for values (B, *event)."""
-        return weighted(self.mass, self.components.cdf(self.aligned(values))).clamp(0, 1)  # sums of weights are rounded
+        """P(target <= value) elementwise, for values (B, *event): in double precision, in which 1 - 1e-9 is not 1."""
+        each = self.wide.cdf(self.aligned(values).double())
+        return self.recalibrated(weighted(self.exact_mass, each).clamp(0, 1))  # sums of weights are rounded
 
     @final
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of the mixture elementwise, (B, *event): the least number with P(target <= it) >= q."""
         if not 0 < q < 1:
             raise ValueError(f"expected a quantile level between 0 and 1, got {q}")
-        each = self.component_quantile(q)
-        return self.search(q, each.amin((0, 1)), each.amax((0, 1)))
+        each = self.component_quantile(self.uncalibrated(q))
+        return self.search(q, each.amin((0, 1)), each.amax((0, 1))).to(self.outputs.dtype)
 
+    @final
     def component_quantile(self, q: float) -> Tensor:
-        """The q-quantile of each sample's distribution, (M, S, B, *event)."""
-        return self._numbers.quantile(self.outputs, self.learned, torch.full((), q, dtype=torch.float64))
+        """The q-quantile of each sample's distribution, (M, S, B, *event), in double precision."""
+        return self.wide.icdf(torch.full((), q, dtype=torch.float64, device=self.outputs.device))
+
+    def recalibrated(self, levels: Tensor) -> Tensor:
+        """P(target <= value) where the mixture says `levels`."""
+        return levels
+
+    def uncalibrated(self, q: float) -> float:
+        """What the mixture says where P(target <= value) is q."""
+        return q
 
     @abstractmethod
     def search(self, q: float, low: Tensor, high: Tensor) -> Tensor:
@@ -119,7 +149,6 @@ class NumberPredictive(Predictive):
             return self.mean, self.mean, self.variance.sqrt()
         return self.mean, self.mean, torch.ones_like(self.mean)
 
-    @final
     def to_distribution(self) -> MixtureSameFamily:
         """A mixture whose component axis (M * S) is the last batch axis of its parts, as torch wants it."""
         parts = self.components

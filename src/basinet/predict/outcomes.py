@@ -12,7 +12,7 @@ from torch import Tensor
 from .predictive import Predictive, weighted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OutcomePredictive(Predictive):
     """Total uncertainty is the entropy of the mean, H[p]; aleatoric the mean entropy of the samples; their difference,
     the mutual information with the weights, is epistemic: between = H[p] - mean_m H[p_m] and

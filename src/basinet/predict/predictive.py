@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from ..problem.likelihoods import ClassLikelihood, CountLikelihood, LabelLikelih
 from .conformal import Conformal
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Predictive(ABC):
     """The mixture over members and samples. Made by `Posterior.predict`; everything else is computed when asked for."""
 
@@ -37,6 +37,12 @@ class Predictive(ABC):
             )
         if self.weights is not None and not (bool((self.weights >= 0).all()) and bool(self.weights.sum() > 0)):
             raise ValueError("expected non-negative weights of which one at least is positive")
+
+    def __repr__(self) -> str:
+        event = "".join(f" x {n}" for n in self.outputs.shape[3:])
+        counts = zip(self.outputs.shape[:3], ("member", "sample", "input"))
+        axes = " x ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts)
+        return f"{type(self).__name__}({axes}{event}, {self.likelihood!r})"
 
     def __len__(self) -> int:
         """The number of members."""
@@ -69,11 +75,16 @@ class Predictive(ABC):
     @cached_property
     def mass(self) -> Tensor:
         """The weight of each sample, (M, S), summing to one."""
-        shape, like = self.outputs.shape[:2], self.outputs
+        return self.exact_mass.to(self.outputs)
+
+    @cached_property
+    def exact_mass(self) -> Tensor:
+        """The same in double precision."""
+        shape, device = self.outputs.shape[:2], self.outputs.device
         if self.weights is None:
-            return torch.full(shape, 1 / (shape[0] * shape[1]), dtype=like.dtype, device=like.device)
-        weights = self.weights.double()
-        return (weights / weights.sum()).to(like)
+            return torch.full(shape, 1 / (shape[0] * shape[1]), dtype=torch.float64, device=device)
+        weights = self.weights.double().to(device)
+        return weights / weights.sum()
 
     @property
     @abstractmethod
@@ -116,6 +127,60 @@ class Predictive(ABC):
             exponents = mask.to(each).reshape(each.shape[2:])
             each = torch.where(exponents > 0, each * exponents, 0.0)
         return each.reshape(*each.shape[:3], -1).sum(-1)
+
+    @property
+    def probs(self) -> Tensor:
+        """Of classes and labels: probabilities, averaged over members and samples."""
+        self._lacks("probs")
+
+    @property
+    def entropy(self) -> Tensor:
+        """Of classes and labels: the entropy of `probs`, total uncertainty."""
+        self._lacks("entropy")
+
+    @property
+    def mean(self) -> Tensor:
+        """Of numbers: the mean of the mixture."""
+        self._lacks("mean")
+
+    @property
+    def variance(self) -> Tensor:
+        """Of numbers: the variance of the mixture, total uncertainty."""
+        self._lacks("variance")
+
+    @property
+    def sd(self) -> Tensor:
+        """Of numbers: the standard deviation of the mixture."""
+        self._lacks("sd")
+
+    def cdf(self, values: Tensor) -> Tensor:
+        """Of numbers: P(target <= value)."""
+        self._lacks("cdf")
+
+    def quantile(self, q: float) -> Tensor:
+        """Of numbers: the q-quantile of the mixture."""
+        self._lacks("quantile")
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Of numbers: the central interval that holds the target with probability `level`."""
+        self._lacks("interval")
+
+    @property
+    def conformal_set(self) -> Tensor:
+        """Of classes: those in the prediction set of each input, as `bn.conformal` calibrated it."""
+        self._lacks("conformal_set")
+
+    @property
+    def conformal_interval(self) -> tuple[Tensor, Tensor]:
+        """Of numbers: low and high, as `bn.conformal` calibrated them."""
+        self._lacks("conformal_interval")
+
+    def _lacks(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"predictions under {self.likelihood!r} have no {name}: those of classes and labels have probs and entropy "
+            "(of classes conformal_set), those of numbers mean, variance, sd, cdf, quantile, interval and "
+            "conformal_interval"
+        )
 
     @final
     def sample(self, n: int, seed: int = 0) -> Tensor:

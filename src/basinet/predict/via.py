@@ -25,6 +25,7 @@ from .forward import forward
 from .linear import moments_of_several
 from .predictive import make_predictive
 from .tangent import samples
+from .temperature import averaged
 
 Via = Literal["sample", "linear", "probit", "bridge"]
 MOST = 64  # outputs an input whose covariance is held; functions with more of them are drawn
@@ -208,10 +209,11 @@ def _own_blocks(covariance: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _averaged(made: Outputs, likelihood: Likelihood) -> Outputs:
-    """The mean probability of each member in the place of its samples."""
-    probs = make_predictive(made.outputs, likelihood, made.learned).member_probs.unsqueeze(1)  # type: ignore[attr-defined]
-    outputs = probs.log() if isinstance(likelihood, ClassLikelihood) else torch.logit(probs)
-    return Outputs(outputs, {n: x[:, :1] for n, x in made.learned.items()}, closed=True)
+    """The logarithm of each member's mean probability (log-odds of labels) in the place of its samples."""
+    members = [take(made.outputs, slice(m, m + 1)) for m in range(len(made.outputs))]
+    learned = [take(made.learned, slice(m, m + 1)) for m in range(len(made.outputs))]
+    each = [averaged(make_predictive(x, likelihood, own)) for x, own in zip(members, learned)]
+    return Outputs(torch.stack(each).unsqueeze(1), {n: x[:, :1] for n, x in made.learned.items()}, closed=True)
 
 
 def _no_covariance(outputs: Tensor) -> Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..core.model import Factory, Mode, Model
+from ..core.model import Factory, Mode, Model, Output
 from ..core.noise import Noise
 from ..core.tree import Params, Point, leaves, tree_map
 from ..data import Data
@@ -46,18 +47,22 @@ class Problem:
     temper: Literal["posterior", "likelihood"] = (
         "posterior"  # what T divides: likelihood and prior, or the likelihood alone
     )
+    output: Output = None  # what is scored of a network that returns more than a tensor: its place, key or attribute
 
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):
             raise TypeError(f"expected a likelihood such as bn.likelihoods.Categorical(), got {self.likelihood!r}")
         if not isinstance(self.prior, Prior):
             raise TypeError(f"expected a prior such as bn.priors.Normal(scale=1.0), got {self.prior!r}")
-        if not self.temperature > 0:
-            raise ValueError(f"expected a positive temperature, got {self.temperature}")
+        if not isinstance(self.temperature, (int, float)) or not 0 < self.temperature < math.inf:
+            raise ValueError(f"expected a positive, finite temperature, got {self.temperature!r}")
         if self.temper not in ("posterior", "likelihood"):
             raise ValueError(f"expected temper 'posterior' or 'likelihood', got {self.temper!r}")
         if not isinstance(self.model, Model):
-            object.__setattr__(self, "model", Model(self.model))
+            object.__setattr__(self, "model", Model(self.model, self.output))
+        if self.output not in (None, self.network.output):
+            raise ValueError(f"the model has output={self.network.output!r}, and the problem output={self.output!r}")
+        object.__setattr__(self, "output", self.network.output)
         self.prior.check(self.network.init(Noise.seed(0)).params)
 
     @property

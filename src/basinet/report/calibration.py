@@ -106,6 +106,7 @@ SETS = {
     "scaled": "split conformal intervals, scaled by the predictive sd",
     "split": "split conformal intervals",
     "cqr": "conformalised quantiles (CQR)",
+    "lac": "classes above a threshold (LAC)",
     "aps": "adaptive prediction sets (APS)",
     "raps": "regularised adaptive sets (RAPS)",
 }

@@ -2,7 +2,7 @@
 
 Ensembles of five on 20 splits of digits, breast cancer and diabetes into 60 % to train, 20 % to calibrate and 20 % to
 test, at a level of 0.9. Beside each kind: what the predictive itself says without calibration (its central interval, or
-the fewest classes that have the level in probability). For aps and raps the exact sets, which may be empty, and those
+the fewest classes that have the level in probability). Of classes the exact sets, which may be empty, and those
 with the most probable class at least, which may hold more than is promised. That is k / (n + 1) of the truths, k =
 ceil((n + 1) level); where nothing ties, the share in a split is beta-binomial around it. `expected` and `sd` are the
 mean and standard deviation of the mean over splits, taken as independent (they share examples), `z` how far off it is.

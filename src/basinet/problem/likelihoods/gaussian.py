@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution
 
 from ...core.tree import Params
+from ..distributions import Normal
 from .blocks import diagonal
 from .fitting import check_real
 from .likelihood import RealLikelihood

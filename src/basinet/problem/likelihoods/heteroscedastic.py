@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from ...core.tree import Params
+from ..distributions import Normal
 from .blocks import block_diagonal
 from .fitting import aligned, check_real, shape
 from .likelihood import RealLikelihood

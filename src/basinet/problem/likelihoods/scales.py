@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ def checked_scale(scale: Scale | Sequence[float], what: str) -> Scale:
     """The scale, a list of them as a tuple; raises where one is not positive and finite."""
     each = tuple(scale) if isinstance(scale, Sequence) else (scale,)
     for s in each or (math.nan,):
-        if not (s > 0 and math.isfinite(s)):
-            raise ValueError(f"expected a positive, finite {what}, got {scale}")
+        if isinstance(s, bool) or not isinstance(s, Real) or not (s > 0 and math.isfinite(s)):
+            raise ValueError(f"expected a positive, finite {what}, got {scale!r}")
     return each if isinstance(scale, Sequence) else scale
 
 

@@ -52,7 +52,7 @@ class Kept(NamedTuple):
 
 def each_score(predictive: Predictive, targets: Tensor) -> Tensor:
     """SCORES of each image, (2, B)."""
-    found = predictive.probs.argmax(-1).cpu() == targets.cpu()  # type: ignore[attr-defined]
+    found = predictive.probs.argmax(-1).cpu() == targets.cpu()
     return torch.stack([-predictive.log_prob(targets).double().cpu(), found.double()])
 
 

@@ -1,0 +1,54 @@
+"""Random calls that read torch's global generator, seen in this thread alone.
+
+All threads share that generator, so its state does not tell who drew from it. These modes see the calls themselves,
+below autograd and vmap, wherever they come from: torch tags the operators that draw.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class OwnGenerator(TorchDispatchMode):
+    """Answers random calls on the CPU from a generator of its own, with the numbers that the global one would give
+    after `torch.manual_seed(seed)`: what other threads draw meanwhile does not matter."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if draws(func) and kwargs.get("generator") is None and _on_cpu(args, kwargs):
+            takes = any(argument.name == "generator" for argument in func._schema.arguments)
+            other = getattr(func.overloadpacket, "generator", None)  # torch.rand has an overload for it
+            answer = func if takes else other
+            if answer is not None:
+                return answer(*args, **kwargs | {"generator": self.generator})
+        return func(*args, **kwargs)
+
+
+class Noticed(TorchDispatchMode):
+    """Notes whether anything in its body draws from the global generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drew = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.drew = self.drew or (draws(func) and (kwargs or {}).get("generator") is None)
+        return func(*args, **(kwargs or {}))
+
+
+def draws(operator: Any) -> bool:
+    """Whether an operator of torch draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in operator.tags
+
+
+def _on_cpu(args: Any, kwargs: Any) -> bool:
+    tensors = [x for x in args if isinstance(x, torch.Tensor)]
+    place = tensors[0].device if tensors else kwargs.get("device") or torch.get_default_device()
+    return torch.device(place).type == "cpu"

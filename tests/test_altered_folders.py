@@ -1,0 +1,116 @@
+"""Saved folders that were edited by hand are read or refused, and never more than that."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import altered_folders
+import basinet as bn
+from basinet.pool import read_json, write_json
+from endings import fault_of
+
+SLOW, QUICK = range(2_000), range(160)
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Fails what takes longer, as something does that waits for a pipe."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> list[tuple[Path, bn.Posterior]]:
+    found = []
+    for i, posterior in enumerate(altered_folders.posteriors()):
+        found.append((tmp_path_factory.mktemp("saved") / str(i), posterior))
+        posterior.save(found[-1][0])
+    return found
+
+
+def faults(saved, seeds: range, tmp_path: Path) -> list[str]:
+    found = []
+    for seed in seeds:
+        folder, posterior = saved[seed % len(saved)]
+        model = posterior.problem.network._source
+        shutil.copytree(folder, tmp_path / "altered")
+        altered_folders.alter(tmp_path / "altered", seed)
+
+        def call(posterior: bn.Posterior = posterior, model=model) -> None:
+            again = bn.load(tmp_path / "altered", [model] * len(posterior.parts))
+            again.predict(altered_folders.DATA.inputs)
+            assert repr(again[0])
+
+        with within(60):
+            found += [f"{seed}: {fault}"] if (fault := fault_of(call)) else []
+        shutil.rmtree(tmp_path / "altered")
+    return found
+
+
+def test_an_edited_folder_is_read_or_refused(saved, tmp_path):
+    assert faults(saved, QUICK, tmp_path) == []
+
+
+@pytest.mark.slow
+def test_many_edited_folders_are_read_or_refused(saved, tmp_path):
+    assert faults(saved, SLOW, tmp_path) == []
+
+
+def test_no_name_in_a_file_imports_a_module(saved, tmp_path):
+    """torch imports some of its modules when it is asked for their names."""
+    program = (
+        "import sys, torch; from basinet.pool import decode\n"
+        "try: decode({'dtype': 'onnx'}, {})\nexcept ValueError as error: print(error)\n"
+        "print('torch.onnx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["unknown dtype 'onnx'", "False"]
+
+
+def test_a_part_that_is_listed_again_and_again_is_refused(saved, tmp_path):
+    shutil.copytree(saved[0][0], tmp_path / "x")
+    manifest = read_json(tmp_path / "x" / "posterior.json")
+    write_json(tmp_path / "x" / "posterior.json", manifest | {"parts": manifest["parts"] * 20_000})
+    with pytest.raises(bn.FileError, match=r"posterior\.json: it names a part twice"):
+        bn.load(tmp_path / "x", altered_folders.net)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x * float("nan"), "expected finite values of scale, got NaN or infinity"),
+        (lambda x: -x, "expected scale of at least 0, got -"),
+    ],
+    ids=["NaN", "negative"],
+)
+def test_spreads_that_are_none_are_refused(saved, tmp_path, change, message):
+    [(folder, _)] = [(f, p) for f, p in saved if "Diagonal" in repr(p.parts[0].family) or _part(p) == "Diagonal"][:1]
+    shutil.copytree(folder, tmp_path / "x")
+    [file] = (tmp_path / "x").glob("part-*")
+    tensors, meta = bn.pool.read_tensors(file)
+    named = {n: change(x) if "/scale/" in n else x for n, x in tensors.items()}
+    assert any("/scale/" in n for n in tensors)
+    altered_folders._rewrite(tmp_path / "x" / "posterior.json", file, named, meta)
+    with pytest.raises(bn.FileError, match=message):
+        bn.load(tmp_path / "x", altered_folders.net)
+
+
+def _part(posterior: bn.Posterior) -> str:
+    return type(getattr(posterior.parts[0].family, "part", None)).__name__
