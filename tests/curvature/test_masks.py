@@ -42,7 +42,9 @@ def passes(module: nn.Module, likelihood: Likelihood, data: bn.Data, **options) 
 def evidence(structure: str, likelihood: Likelihood, data: bn.Data, module: nn.Module = SMALL) -> float:
     problem = bn.Problem(module, likelihood)
     start = bn.Posterior.of(module, problem)
-    fitted = bn.fit(bn.Laplace(structure=structure, where=None, rank=8), problem, data, start=start)
+    fitted = bn.fit(
+        bn.Laplace(structure=structure, where=None, rank=8, prior_precision="prior"), problem, data, start=start
+    )
     return fitted.info["curves"]["log_evidence"][0][0]
 
 

@@ -130,7 +130,7 @@ def test_a_mean_with_a_head_of_its_own_is_uncertain():
     module = Heads().double()
     data = bn.Data(numbers(3), numbers(1))
     start = bn.Posterior.of(module, problem)
-    fitted = bn.fit(bn.Laplace(structure="full"), problem, data, start=start, engine=ENGINE)
+    fitted = bn.fit(bn.Laplace(structure="full", prior_precision="prior"), problem, data, start=start, engine=ENGINE)
     drawn = fitted.sample(4000, seed=0)
     assert {n for n, x in drawn.items() if float(x.std(1).max()) > 0} == {
         "mean.weight",
@@ -181,7 +181,7 @@ def test_networks_that_return_one_axis_are_those_that_return_two(name, structure
         module = Flat(flat).double()
         problem = bn.Problem(module, likelihood)
         data = bn.Data(numbers(3), targets if flat else targets.unsqueeze(-1), weights)
-        recipe = bn.Laplace(structure=structure, curvature=curvature, where=where, rank=4)
+        recipe = bn.Laplace(structure=structure, curvature=curvature, where=where, rank=4, prior_precision="prior")
         fitted = bn.fit(recipe, problem, data, start=bn.Posterior.of(module, problem), engine=ENGINE)
         predictive = fitted.predict(data.inputs, samples=5)
         found.append((fitted.info["curves"]["log_evidence"][0][0], predictive.log_prob(data.targets).flatten()))
@@ -197,6 +197,12 @@ def test_labels_of_one_axis_are_predicted_by_probit():
         module = Flat(flat).double()
         problem = bn.Problem(module, likelihood)
         data = bn.Data(numbers(3), targets if flat else targets.unsqueeze(-1))
-        fitted = bn.fit(bn.Laplace(via="probit"), problem, data, start=bn.Posterior.of(module, problem), engine=ENGINE)
+        fitted = bn.fit(
+            bn.Laplace(via="probit", prior_precision="prior"),
+            problem,
+            data,
+            start=bn.Posterior.of(module, problem),
+            engine=ENGINE,
+        )
         found.append(fitted.predict(data.inputs).log_prob(data.targets).flatten())
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)

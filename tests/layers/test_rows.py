@@ -182,7 +182,7 @@ def test_an_expert_that_sees_no_data_has_no_curvature(structure):
 def test_laplace_goes_through(structure):
     p = passes("experts")
     start = bn.Posterior.of(_module(p), p.problem)
-    bn.fit(bn.Laplace(structure=structure, where=None), p.problem, p.data, start=start)
+    bn.fit(bn.Laplace(structure=structure, where=None, prior_precision="prior"), p.problem, p.data, start=start)
 
 
 def _module(p: Passes) -> nn.Module:

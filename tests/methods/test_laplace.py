@@ -273,7 +273,7 @@ def test_the_empirical_fisher_goes_with_the_fourth_power_of_noise_that_is_found(
     with torch.no_grad():
         module.weight.copy_(torch.linalg.lstsq(x, y).solution.T)
         module.bias.zero_()
-    recipe = Laplace(structure=structure, curvature="fisher", rank=3)
+    recipe = Laplace(structure=structure, curvature="fisher", rank=3, prior_precision="prior")
     start = bn.Posterior.of(module, problem)
     found = bn.fit(replace(recipe, noise="marglik"), problem, data, start=start)
     noise = float(family(found).mean().params["likelihood.log_noise"].exp())
