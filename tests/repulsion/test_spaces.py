@@ -75,9 +75,13 @@ def direction(recipe: Any, asked: bn.Problem, given: Batch, members: int = M, li
 
 def as_MAP(asked: bn.Problem, given: Batch, members: int = M) -> Any:
     state, noise = state_of(asked, MAP(), members)
-    return lifted(lambda state, key: MAP().gradient(state, Step(given, asked, Noise(key), lift=INSIDE)))(
-        state, noise.key
-    )
+
+    def one(state: Descent, key: Tensor) -> Any:
+        grads, info = MAP().gradient(state, Step(given, asked, Noise(key), lift=INSIDE))
+        prior = {n: grads[n] + d * state.params[n] for n, d in info.quadratic.items()}  # left to the optimiser's step
+        return grads | prior, info
+
+    return lifted(one)(state, noise.key)
 
 
 def dense(recipe: Any, z: Tensor, force: Tensor) -> Tensor:
