@@ -116,6 +116,9 @@ class SGD(Optimizer):
     def step_in_place(
         self, params: Tree, grads: Tree, state: SGDState, clock: Clock, steps: int, decay: Mapping[str, float] = NONE
     ) -> None:
+        if _needs_double(params, clock):
+            _step_in_double(self, params, grads, state, clock, steps, decay)
+            return
         velocity = (state.velocity,) if self.momentum else ()
         for d, (moved, slopes, *rest) in _by_decay(decay, params, grads, *velocity):
             torch._fused_sgd_(
@@ -160,6 +163,9 @@ class Adam(Optimizer):
     def step_in_place(
         self, params: Tree, grads: Tree, state: AdamState, clock: Clock, steps: int, decay: Mapping[str, float] = NONE
     ) -> None:
+        if _needs_double(params, clock):
+            _step_in_double(self, params, grads, state, clock, steps, decay)
+            return
         for d, lists in _by_decay(decay, params, grads, state.mean, state.square):
             _adam_in_place(self, torch._fused_adam_, lists, self.weight_decay + d, clock, steps)
 
@@ -188,6 +194,9 @@ class AdamW(Optimizer):
     def step_in_place(
         self, params: Tree, grads: Tree, state: AdamState, clock: Clock, steps: int, decay: Mapping[str, float] = NONE
     ) -> None:
+        if _needs_double(params, clock):
+            _step_in_double(self, params, grads, state, clock, steps, decay)
+            return
         if decay:  # its own weight decay is another one, which does not pass through the moments
             grads = dict(grads) | {n: torch.add(grads[n], params[n], alpha=d) for n, d in decay.items()}
         lists = [leaves(tree) for tree in (params, grads, state.mean, state.square)]
@@ -204,6 +213,20 @@ def _adam(rule: Adam | AdamW, params: T, grads: T, state: AdamState, clock: Cloc
         return x - _as(x, size) * m / (s.sqrt() / _as(x, root) + _as(x, rule.eps))
 
     return tree_map(move, params, mean, square), AdamState(mean=mean, square=square)
+
+
+def _needs_double(params: Tree, clock: Clock) -> bool:
+    """Whether fused kernels would lose digits: on a GPU they take a learning rate that is a tensor in single."""
+    return isinstance(clock, Tensor) and leaves(params)[0].dtype == torch.float64
+
+
+def _step_in_double(
+    rule: Optimizer, params: Tree, grads: Tree, state: Any, clock: Clock, steps: int, decay: Mapping[str, float]
+) -> None:
+    pulled = dict(grads) | {n: grads[n] + d * params[n] for n, d in decay.items()} if decay else grads
+    after = rule.step(params, pulled, state, clock, steps)
+    for old, new in zip(leaves((params, state)), leaves(after)):
+        old.copy_(new)
 
 
 def _by_decay(decay: Mapping[str, float], params: Tree, *trees: Tree) -> list[tuple[float, list[list[Tensor]]]]:
