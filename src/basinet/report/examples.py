@@ -99,7 +99,8 @@ def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:
     """What was predicted, and what was true, in words."""
     target = run.test["targets"][i]
     if run.kind == "classes":
-        truth = run.class_name(int(target)) if np.ndim(target) == 0 else str(target.tolist())
+        plain = np.ndim(target) == 0 and bool(np.isfinite(target))
+        truth = run.class_name(int(target)) if plain else str(np.asarray(target).tolist())
         if "top_probs" in arrays:
             pairs = [(int(c), float(p)) for c, p in zip(arrays["top_classes"][i], arrays["top_probs"][i])]
         elif "probs" in arrays and arrays["probs"].ndim == 2:
