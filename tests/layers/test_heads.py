@@ -130,7 +130,8 @@ def test_a_mean_with_a_head_of_its_own_is_uncertain():
     module = Heads().double()
     data = bn.Data(numbers(3), numbers(1))
     start = bn.Posterior.of(module, problem)
-    fitted = bn.fit(bn.Laplace(structure="full", prior_precision="prior"), problem, data, start=start, engine=ENGINE)
+    recipe = bn.Laplace(structure="full", prior_precision="prior")
+    fitted = bn.fit(recipe, problem, data, start=start, engine=ENGINE)
     drawn = fitted.sample(4000, seed=0)
     assert {n for n, x in drawn.items() if float(x.std(1).max()) > 0} == {
         "mean.weight",
