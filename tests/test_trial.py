@@ -121,3 +121,12 @@ def test_laplace_that_is_worse_than_its_start_says_so_aloud(caplog):
             engine=ENGINE,
         )
     assert "worse than its start" in caplog.text and "worse than its start" in wide.info["notes"][0][-1]
+
+
+def test_a_step_that_was_given_and_harms_is_said_aloud(caplog):
+    fixed = bn.SWA(iterates=8, batch_size=30, optimizer=SGD(lr=2.0, momentum=0.9))
+    with caplog.at_level(logging.WARNING, logger="basinet"):
+        made = bn.fit(fixed, PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)
+    worse = [b > a + 1e-3 for a, b in zip(member_nll(MAPS, VAL), member_nll(made, VAL))]
+    assert any(worse) and caplog.text.count("worse than its start") == sum(worse)
+    assert [bool(lines) for lines in made.info["notes"]] == worse

@@ -66,6 +66,21 @@ def by_validation(
     return relabelled(parts, [each[i] for i in places])
 
 
+def compared(made: Posterior, who: list[Member], start: Posterior, val: Data | Stream, progress: Progress) -> Posterior:
+    """The posterior of recipes that left nothing open, after saying which members are worse than their start."""
+    before, after = member_nll(start, val), member_nll(made, val)
+    notes: list[list[str]] = [[] for _ in after]
+    for i, place in _matched(made, who, list(range(len(who)))):
+        first = before[i % len(before)]
+        if after[place] > first + LOSS:
+            notes[place] = _lines(1.0, first, after[place])
+            progress.warn(f"member {who[i].k} (seed {who[i].seed}) is {notes[place][0]}")
+    if not any(notes):
+        return made
+    left = iter(notes)
+    return Posterior(tuple(replace(p, info=p.info | {"notes": [next(left) for _ in p.members]}) for p in made.parts))
+
+
 def relabelled(parts: Sequence[Part], asked: Sequence[Method]) -> Posterior:
     """One posterior of parts of a member each, with the recipes that were asked for. Where they share their training
     inputs and recipe, they are one part."""
