@@ -82,7 +82,7 @@ def test_priors_and_likelihoods_by_name():
     assert make_likelihood("Gaussian") == Gaussian(noise=0.5, learned=True)
     assert make_likelihood("StudentT:df=3") == StudentT(df=3, scale=0.5, learned=True)
     assert make_likelihood("gaussian:noise=0.1,learned=False") == Gaussian(noise=0.1)
-    assert make_likelihood("Heteroscedastic") == Heteroscedastic()
+    assert make_likelihood("Heteroscedastic") == Heteroscedastic(learned=True)
 
 
 @pytest.mark.parametrize(

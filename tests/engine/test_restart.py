@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import basinet as bn
-from basinet.core import registry
 from basinet.core.tree import Point, leaves, take, tree_map
 from basinet.engine import Descent, Engine, Event, Info, Member, Method, Report, Review, Schedule, Step
 from basinet.engine.group import ATTEMPTS
@@ -78,10 +77,6 @@ class Stepwise(Method):
 
 def stepwise(**fields: Any) -> Stepwise:
     return Stepwise(recipe=Poisoned(**fields))
-
-
-for toy in (Poisoned, Stepwise):  # those who list all methods should not find these
-    registry._classes.pop(f"method/{toy.__name__}")
 
 
 def classes(n: int = 14) -> bn.Data:
@@ -185,9 +180,6 @@ class Bold(Poisoned):
         return kept, info._replace(loss=torch.where(lost, torch.nan, info.loss))
 
 
-registry._classes.pop("method/Bold")  # those who list all methods should not find it
-
-
 @BOTH
 def test_a_method_may_say_that_a_step_that_is_not_finite_is_no_restart(strategy, caplog):
     ill = {"epochs": 4, "batch_size": 5, "at": 6}
@@ -208,9 +200,6 @@ class Few(Poisoned):
 
     def review(self, state: Descent, report: Report) -> Review:
         return Review(state, report.step >= 6)
-
-
-registry._classes.pop("method/Few")  # those who list all methods should not find it
 
 
 class Best:

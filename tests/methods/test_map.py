@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import basinet as bn
-from basinet.core import registry
 from basinet.engine import Step
 from basinet.methods.map import MAP
 from basinet.optim import SGD
@@ -32,7 +31,6 @@ class Watched(MAP):
         return MAP.gradient(self, state, step)
 
 
-registry._classes.pop("method/Watched")  # those who list all methods should not find it
 SEEN: list[Tensor] = []
 
 

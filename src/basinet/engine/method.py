@@ -137,6 +137,7 @@ class Method(Recipe, kind="method"):
     restarts: ClassVar[bool] = (
         True  # a member whose loss is not finite starts anew; False: the method deals with such steps itself
     )
+    offered: ClassVar[bool] = False  # in `basinet compare`, `methods` and `check`: those of basinet.methods always are
     samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
 
     @property

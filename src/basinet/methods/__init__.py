@@ -11,7 +11,12 @@ from ..engine import Method
 
 
 def discover() -> dict[str, type[Method]]:
-    """All methods by name: those of this folder, and those a user defined by deriving from Method."""
+    """The methods that are offered, by name: those of this folder, and those of users that say `offered = True`."""
+    return {name: cls for name, cls in _known().items() if cls.offered or cls.__module__.startswith(f"{__name__}.")}
+
+
+def _known() -> dict[str, type[Method]]:
+    """All methods that can be saved and loaded: whoever derives from Method is one."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(known("method").items()))
@@ -20,7 +25,7 @@ def discover() -> dict[str, type[Method]]:
 def find(name: str) -> type[Method]:
     """The method of that name, whatever the case of its letters."""
     methods = discover()
-    for key, cls in methods.items():
+    for key, cls in _known().items():
         if key.lower() == name.lower():
             return cls
     raise ValueError(f"unknown method {name!r}.{did_you_mean(name, methods)}")
