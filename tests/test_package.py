@@ -33,6 +33,19 @@ def test_fitting_does_not_import_what_comes_after_it():
     assert not {f"basinet.{name}" for name in ("advice", "cli", "compare", "cost", "report", "studies")} & set(loaded)
 
 
+def test_a_fit_that_compiles_nothing_does_not_import_the_compiler():
+    """Its import takes seconds, on a fresh machine ten, before the first step."""
+    code = """
+import sys, torch, basinet as bn
+data = bn.Data(torch.randn(8, 2), torch.randn(8, 1))
+problem = bn.Problem(lambda: torch.nn.Linear(2, 1), bn.likelihoods.Gaussian(noise=1.0))
+posterior = bn.fit(bn.MAP(epochs=2), problem, data, members=2, engine=bn.Engine(progress=False))
+posterior.predict(data.inputs)
+print(*sys.modules)
+"""
+    assert not {"torch._dynamo", "sympy"} & set(python(code))
+
+
 def test_what_type_checkers_see_is_what_there_is():
     body = ast.parse(Path(bn.__file__).read_text()).body
     block = next(node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")

@@ -12,7 +12,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class OwnGenerator(TorchDispatchMode):
+class Watching(TorchDispatchMode):
+    """A mode that looks at every operation, outside of what is compiled."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to keep its compiler from looking in, torch would import it, which takes seconds."""
+        return False
+
+
+class OwnGenerator(Watching):
     """Answers random calls on the CPU from a generator of its own, with the numbers that the global one would give
     after `torch.manual_seed(seed)`: what other threads draw meanwhile does not matter."""
 
@@ -31,7 +40,7 @@ class OwnGenerator(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class Noticed(TorchDispatchMode):
+class Noticed(Watching):
     """Notes whether anything in its body draws from the global generator."""
 
     def __init__(self) -> None:

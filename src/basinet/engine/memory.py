@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.model import seeded
 from ..core.noise import Noise
 from ..core.tree import Point, leaves, nbytes, stack, take, tree_map
+from ..core.unkeyed import Watching
 from ..data import Data, some
 from ..problem import Batch
 from .step import Alone, Lift, Step
@@ -74,13 +74,8 @@ def _step_bytes(work: Work, point: Point, data: Data, rows: int) -> int:
     return held.most // members
 
 
-class Held(TorchDispatchMode):
+class Held(Watching):
     """Counts the bytes of results that are alive at the same time."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: to skip its compiler torch would import it, which takes seconds, and nothing is compiled here."""
-        return False
 
     def __init__(self) -> None:
         super().__init__()
