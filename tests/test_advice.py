@@ -176,7 +176,7 @@ def test_budgets_are_kept():
     one = bn.advise(problem(), classes(), bn.Budget(passes=1), val=classes(), engine=ENGINE)
     assert names(one) == [("Laplace", 1), ("MAP", 1)] and all(a.passes == 1 for a in one)
     assert one[0].method.via == "probit"
-    with pytest.raises(ValueError, match=r"nothing fits into Budget\(.*one network takes 1,000 training steps"):
+    with pytest.raises(ValueError, match=r"nothing fits into Budget\(.*one network takes 3,000 training steps"):
         two(problem(), classes(), bn.Budget(steps=10))
     with pytest.raises(ValueError, match=r"nothing fits .* takes [\d.e-]+ s"):
         two(problem(), classes(), 1e-9)
@@ -184,9 +184,9 @@ def test_budgets_are_kept():
 
 def test_advice_can_be_followed():
     data = classes()
-    start = bn.Posterior.of(problem().network.module, problem())
+    start = bn.fit(bn.MAP(epochs=20), problem(), data, engine=ENGINE)
     for given in (None, start):
-        for advice in bn.advise(problem(), data, bn.Budget(steps=2000), val=data, start=given, engine=ENGINE):
+        for advice in bn.advise(problem(), data, bn.Budget(steps=8000), val=data, start=given, engine=ENGINE):
             around = start if advice.around_start else None
             posterior = bn.fit(
                 advice.method, problem(), data, val=data, members=advice.members, start=around, engine=ENGINE
@@ -201,7 +201,7 @@ def test_advice_reads_well():
     (first, second) = bn.advise(problem(), classes(), val=classes(), engine=ENGINE)
     text = str(second)
     assert text.startswith("one network and Laplace over its last layer: Laplace, members=1")
-    assert "cost: 1,000 training steps" in text and "3 passes a prediction" in text
+    assert "cost: 3,000 training steps" in text and "3 passes a prediction" in text
     assert "then: bn.temper(posterior, val)" in text and "[results/pep.jsonl" in text
     assert "then:" not in str(first) and "results/size.jsonl" in str(first)
 
@@ -220,7 +220,7 @@ def test_advice_needs_data():
 def test_the_command_recommends_two_and_takes_weights(tmp_path):
     from safetensors.torch import save_file
 
-    result = CliRunner().invoke(app, ["advise", "wine", "--steps", "5000"])
+    result = CliRunner().invoke(app, ["advise", "wine", "--steps", "15000"])
     assert result.exit_code == 0, result.output
     assert "1. deep ensemble: MAP, members=5" in result.output and "2. one network and Laplace" in result.output
     assert "because:" in result.output and "[results/size.jsonl" in result.output

@@ -62,7 +62,7 @@ def test_members_that_stopped_by_themselves_and_short_curves_say_nothing():
 def test_a_comparison_of_networks_that_hardly_trained_says_so(tmp_path):
     x = torch.linspace(-2, 2, 200)[:, None]
     parts = Data(x, 3 * x.sin()).split(0.5, 0.2, 0.3, seed=0)
-    short = bn.MAP(epochs=30, batch_size=20, optimizer=bn.optim.Adam(lr=bn.optim.Cosine(peak=3e-4)))
+    short = bn.MAP(epochs=30, batch_size=20, optimizer=bn.optim.Adam(lr=bn.optim.Cosine(peak=3e-3)))
     rows = [Entry("short", short, 1), Entry("Laplace", bn.Laplace(base=short), 1)]
     found = bn.compare(
         Splits("waves", *parts), rows, model=lambda i, o: bn.networks.MLP(i, o, hidden=(8,)), out=tmp_path

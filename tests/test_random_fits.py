@@ -48,9 +48,8 @@ def test_more_members_than_can_be_are_refused_at_once(members):
 
 def test_a_batch_of_one_for_a_norm_layer_is_said():
     problem = bn.Problem(lambda: nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), PROBLEM.likelihood)
-    batches = list(zip(DATA.inputs.split(4), DATA.targets.split(4)))
-    with pytest.raises(ValueError, match=r"a norm layer gets a batch of one example.*drop_last=True"):
-        bn.fit(bn.MAP(epochs=2), problem, bn.Data.stream(batches, n=9), engine=bn.Engine(device="cpu", progress=False))
+    with pytest.raises(ValueError, match=r"expected batches of at least 2 examples, which norm layers need"):
+        bn.fit(bn.MAP(epochs=2, batch_size=1), problem, DATA, engine=bn.Engine(device="cpu", progress=False))
 
 
 def test_an_activation_that_half_precision_lacks_is_said():

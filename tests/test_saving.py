@@ -335,7 +335,7 @@ def test_an_unknown_recipe_is_named_with_the_nearest(saved):
         (lambda meta: meta.pop("problem"), "it is not a part of a posterior"),
         (lambda meta: meta["members"].pop(), "the tensors do not have 2 members"),
         (lambda meta: meta["family"]["fields"]["params"]["dict"].pop("0.bias"), "are not those of the model"),
-        (lambda meta: meta["problem"].update(temperature=-1.0), "expected a positive temperature"),
+        (lambda meta: meta["problem"].update(temperature=-1.0), "expected a positive, finite temperature"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(saved, change, message):

@@ -80,8 +80,15 @@ class DefaultNetwork:
         network = DefaultNetwork(
             **{**content, "numbers": tuple(content["numbers"]), "hidden": tuple(content["hidden"])}
         )
-        sizes = (network.inputs, network.outputs, *network.hidden)
-        if network.kind not in OF_KIND or not all(type(size) is int and 0 < size < LARGEST for size in sizes):
+        sizes = (
+            network.inputs,
+            network.outputs,
+            *network.hidden,
+            1 + network.features,
+            *(1 + i for i in network.numbers),
+        )
+        whole = all(type(size) is int and 0 < size < LARGEST for size in sizes) and bool(network.hidden)
+        if network.kind not in OF_KIND or not whole or any(i >= network.inputs for i in network.numbers):
             raise ValueError(f"expected a network of a kind with sizes of layers, got {content}")
         return network
 

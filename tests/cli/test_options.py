@@ -78,9 +78,9 @@ def test_dates_with_a_split_at_random_are_warned_of(sales, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "prior Normal(scale=lecun), likelihood Gaussian(noise=0.5, learned=True)"),
+        ((), "prior Normal(scale=1.0), likelihood Heteroscedastic(floor=0.001, learned=True)"),
         (("--prior", "0.5"), "prior Normal(scale=0.5)"),
-        (("--likelihood", "Heteroscedastic"), "likelihood Heteroscedastic(floor=0.001)"),
+        (("--likelihood", "Gaussian"), "likelihood Gaussian(noise=0.5, learned=True)"),
         (("--likelihood", "StudentT:df=3", "--prior", "Laplace"), "likelihood StudentT(df=3, scale=0.5, learned=True)"),
         (("--width", "7,5"), "prior Normal"),
         (("--set", "optimizer.lr.peak=0.02"), "2 x MAP(optimizer=Adam(lr=Cosine(peak=0.02"),
@@ -95,9 +95,9 @@ def test_what_matters_can_be_set_is_said_and_predicts(sales, tmp_path, options, 
     for command, out in (("predict", "p.csv"), ("evaluate", "s.jsonl")):
         result = invoke(command, fitted, sales, "--out", tmp_path / out)
         assert result.exit_code == 0, result.output
-    shapes = read_json(fitted / "table.json")
-    assert shapes["outputs"] == (2 if "Heteroscedastic" in options else 1)
-    assert shapes["hidden"] == ([7, 5] if "--width" in options else None)
+    network = read_json(fitted / "table.json")["network"]
+    assert network["outputs"] == (1 if "--likelihood" in options else 2)
+    assert network["hidden"] == ([7, 5] if "--width" in options else [128, 128, 128])
 
 
 @pytest.mark.parametrize("command", ["cost", "advise"])
@@ -113,7 +113,7 @@ def test_cost_and_advice_take_what_fit_takes(sales, tmp_path, command):
     ("words", "message"),
     [
         (("--members", "100000"), "less than or equal to 10000"),
-        (("--likelihood", "Categorical"), "expected a likelihood of real, Gaussian or StudentT or Heteroscedastic"),
+        (("--likelihood", "Categorical"), "expected a likelihood of real, Heteroscedastic or Gaussian or StudentT"),
         (("--width", "5", "--model", "net.py:net"), "expected --width or --model, got both"),
         (("--split", "weekday"), "expected split as random, time, time:COL, group:COL or column:COL"),
         (("--split", "group:region"), "there is no column 'region'"),

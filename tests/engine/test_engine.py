@@ -394,7 +394,7 @@ def test_the_validation_curve_is_the_mean_nll_of_the_point(strategy, weighted, m
         with torch.no_grad():
             each = F.cross_entropy(net(val.inputs), val.targets, reduction="none")
         expected = float(each.mean() if weights is None else (weights * each).sum() / 16)
-        assert trained.curves["val_nll"][-1] == pytest.approx(expected, abs=1e-12)
+        assert min(trained.curves["val_nll"]) == pytest.approx(expected, abs=1e-12)  # it ends at its best
 
 
 @pytest.mark.parametrize("strategy", ["stacked", "loop", None])
@@ -456,7 +456,7 @@ def test_what_vmap_cannot_do_falls_to_the_loop_and_says_why_once(caplog):
 
 
 def test_what_vmap_cannot_do_fails_when_stacking_was_asked_for():
-    with pytest.raises(RuntimeError, match="data-dependent"):
+    with pytest.raises(ValueError, match=r"cannot be stacked .*data-dependent"):
         train(FewSteps(), "stacked", Branching)
 
 

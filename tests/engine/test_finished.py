@@ -16,6 +16,8 @@ import basinet as bn
 from basinet.core.tree import leaves
 from basinet.engine import Descent, Engine, Info, Report, Review, Sample, Schedule, Step
 from basinet.engine.kernel import Kernel
+from basinet.engine.memory import member_bytes
+from basinet.engine.work import Work
 from basinet.families import Delta
 from basinet.methods.map import MAP
 from basinet.optim import Adam
@@ -166,7 +168,8 @@ def test_early_stopping_shrinks_the_kernel_and_each_ends_at_its_best(monkeypatch
 
 def test_what_is_left_of_one_group_has_no_part_in_the_next(caplog):
     recipe = Leaving(ends=(2, 2, 20, 2, 2, 20))
-    engine = Engine(device="cpu", strategy="stacked", progress=False, memory=25_000)
+    each = member_bytes(Work.of(recipe, PROBLEM, classes(), None), PROBLEM.init(bn.Noise.seed(0))).total
+    engine = Engine(device="cpu", strategy="stacked", progress=False, memory=3 * each)
     with caplog.at_level(logging.INFO, "basinet"):
         groups = bn.fit(recipe, PROBLEM, classes(), members=6, engine=engine)
     assert "in groups of 3" in caplog.messages[0]

@@ -85,7 +85,7 @@ def test_a_cycle_is_long_enough_on_few_examples_and_on_many():
 )
 def test_steps_are_rounded_up_to_whole_cycles(epochs, batch_size, cycles, steps):
     recipe = Snapshot(epochs=epochs, batch_size=batch_size, cycles=cycles)
-    assert recipe.schedule(40).steps == steps and recipe.schedule(40).bank == cycles - 1
+    assert recipe.schedule(40).steps == steps and recipe.schedule(40).bank == cycles
     assert family_of(bn.fit(recipe, PROBLEM, classes(), engine=ENGINE)).count == cycles
 
 

@@ -171,9 +171,9 @@ def test_a_model_is_taken_as_it_is():
     [
         ((linear, "gaussian"), TypeError, "expected a likelihood such as bn.likelihoods.Categorical"),
         ((linear, Gaussian(), 1.0), TypeError, "expected a prior such as bn.priors.Normal"),
-        ((linear, Gaussian(), Normal(), 0.0), ValueError, "expected a positive temperature, got 0.0"),
-        ((linear, Gaussian(), Normal(), -1.0), ValueError, "expected a positive temperature, got -1.0"),
-        ((linear, Gaussian(), Normal(), math.nan), ValueError, "expected a positive temperature, got nan"),
+        ((linear, Gaussian(), Normal(), 0.0), ValueError, "expected a positive, finite temperature, got 0.0"),
+        ((linear, Gaussian(), Normal(), -1.0), ValueError, "expected a positive, finite temperature, got -1.0"),
+        ((linear, Gaussian(), Normal(), math.nan), ValueError, "expected a positive, finite temperature, got nan"),
         ((linear, Gaussian(), Normal(), 1.0, "prior"), ValueError, "'posterior' or 'likelihood', got 'prior'"),
         ((3, Gaussian()), TypeError, "expected a factory"),
         ((linear, Gaussian(), Normal(scale={"head": 1.0})), ValueError, "gives no scale for 'weight'"),

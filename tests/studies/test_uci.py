@@ -95,7 +95,8 @@ def test_large_sets_are_not_tuned(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(uci, "SMALL", 10)
     for record in run(folder, tmp_path, splits=1):
         assert record["chosen"] == {} and record["recipe"]["fields"]["epochs"] == 2
-        assert record["likelihood"]["fields"].get("learned", True)
+        fields = record["likelihood"]["fields"]
+        assert fields.get("learned") or "floor" in fields  # of which the network predicts the noise
 
 
 def test_the_best_noise_is_the_spread_of_the_errors():

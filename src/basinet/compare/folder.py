@@ -154,7 +154,7 @@ def _other_network(before: dict[str, Any] | None, now: dict[str, Any]) -> bool:
         return False
     try:
         return before is not None and bool(unlike(before["computes"], now["computes"]))
-    except (KeyError, TypeError, AttributeError):  # of a run that did not note it, or edited by hand
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):  # of an older run, or edited by hand
         return True
 
 

@@ -130,14 +130,15 @@ class Stream:
                 self.seen["first"] = next(batches)
         return tree.move(self.seen["first"], self.device, self.dtype)
 
-    def batches(self, skip: int = 0, passes: int | None = None, shares: bool = False) -> Ahead[Piece]:
+    def batches(self, skip: int = 0, passes: int | None = None, shares: bool = False, least: int = 1) -> Ahead[Piece]:
         """Batches from number `skip` on, this many passes (None: without end), read ahead by a thread until closed.
+        Those of fewer than `least` examples are passed over, and have no number.
 
         With `shares`, the weights of a batch are multiplied by its size over the mean size in a pass: a step takes a
         batch to stand for all N, and so the examples of batches of unequal sizes count the same over a pass.
         """
         self.first()  # what is wrong with it is said here, and not by the thread
-        return Ahead(self._read(skip, passes, shares), self.prefetch, self.device)
+        return Ahead(self._read(skip, passes, shares, least), self.prefetch, self.device)
 
     def once(self) -> Generator[Piece, None, None]:
         """The batches of one pass, which ends after N examples at the latest."""
@@ -149,9 +150,11 @@ class Stream:
                 if left <= 0:
                     return
 
-    def _read(self, skip: int, passes: int | None, shares: bool = False) -> Generator[Piece, None, None]:
+    def _read(
+        self, skip: int, passes: int | None, shares: bool = False, least: int = 1
+    ) -> Generator[Piece, None, None]:
         """Checked batches in their dtype, where the iterable has them."""
-        sizes = _Sizes(self._typical() if shares else None)
+        sizes = _Sizes(self._typical(least) if shares else None)
         state = torch.Generator().manual_seed(Noise.seed(self.seed).split("stream").integer()).get_state()
 
         def drawing(function: Callable[..., Any], *args: Any) -> Any:
@@ -175,9 +178,13 @@ class Stream:
                     raise
                 if raw is end:
                     break
-                share = sizes.share(len(self._parts(raw)[1]), first=turn == 0) if shares else 1.0
-                if number >= skip:
-                    yield _times(self._alike(self._checked(raw, where), where), share)
+                piece = self._alike(self._checked(raw, where), where) if number >= skip else None
+                size = len(self._parts(raw)[1]) if piece is None else len(piece.targets)
+                if size < least:
+                    continue
+                share = sizes.share(size, first=turn == 0) if shares else 1.0
+                if piece is not None:
+                    yield _times(piece, share)
                 number += 1
             if number == begin:
                 again = "the first pass gave some: can it be iterated only once? " if turn else ""
@@ -186,11 +193,12 @@ class Stream:
                     "that returns a fresh iterator"
                 )
 
-    def _typical(self) -> float | None:
-        """The mean size of a batch over a pass, where it is known beforehand."""
+    def _typical(self, least: int = 1) -> float | None:
+        """The mean size of the batches that count in a pass, where it is known beforehand."""
         count, first = _size(self.source), len(self.first().targets)
+        short = self.n % first if 0 < self.n % first < least else 0  # of a last one that is passed over
         if isinstance(self.source, (list, tuple)) or count == -(-self.n // first):
-            return self.n / count if count else None
+            return (self.n - short) / (count - bool(short)) if count and count > bool(short) else None
         return float(first) if count == self.n // first else None  # what remains is dropped
 
     def _start(self) -> Iterator[Any]:

@@ -131,10 +131,8 @@ class Streamed:
 
     def start(self, position: int) -> None:
         """Opens the stream before step `position` of the group: earlier batches are read and passed over."""
-        self._position = position
-        self._ahead = self.stream.batches(skip=position if self.alone else 0, shares=True)
-        for _ in range(0 if self.alone else position):
-            self._next()
+        least = 1 if self.alone else 2
+        self._position, self._ahead = position, self.stream.batches(skip=position, shares=True, least=least)
 
     def close(self) -> None:
         """Ends reading ahead."""
@@ -150,14 +148,7 @@ class Streamed:
         if self._ahead is None:
             return self.stream.first()
         self._position += 1
-        return self._next()
-
-    def _next(self) -> Piece:
-        assert self._ahead is not None
-        piece = next(self._ahead)
-        while len(piece.targets) == 1 and not self.alone:
-            piece = next(self._ahead)
-        return piece
+        return next(self._ahead)
 
     def keep(self, members: list[int]) -> None:
         """The batches are the same for all."""

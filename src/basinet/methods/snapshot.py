@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ..core.noise import Noise
-from ..core.tree import Point, ravel, take
-from ..data import Data
-from ..engine import Descent, GradientMethod, Sample, Schedule, Step
+from ..core.tree import Point, nbytes, ravel, take
+from ..data import Data, Stream
+from ..engine import Demand, Descent, GradientMethod, Predicting, Sample, Schedule, Step
 from ..engine.method import Entry
 from ..families import Empirical
 from ..optim import SGD, Adam, Cyclic, Optimizer
@@ -26,6 +26,8 @@ from ..problem import Problem
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
+
+SETTLES = 500  # steps of a cycle, and at least 5 epochs, that find the next mode from the last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,12 @@ class Snapshot(GradientMethod):
         object.__setattr__(self, "optimizer", replace(self.optimizer, lr=rate))  # type: ignore[type-var]
 
     def schedule(self, n: int) -> Schedule:
-        planned = Schedule.of_epochs(self.epochs, self.batch_size, n)
-        length = -(-planned.steps // (2 if self.epochs is None else self.cycles))  # half a training a cycle settles
+        planned = Schedule.of_epochs(5 if self.epochs is None else self.epochs, self.batch_size, n)
+        length = max(SETTLES, planned.steps) if self.epochs is None else -(-planned.steps // self.cycles)
         return Schedule(length * self.cycles, planned.batch_size, bank=self.cycles)
+
+    def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
+        return Demand(self.cycles * nbytes(point), predict=Predicting(self.cycles, self.cycles))
 
     def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample]:
         length = self.schedule(step.batch.total).steps // self.cycles
