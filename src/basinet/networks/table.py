@@ -105,7 +105,7 @@ class TableNet(nn.Module):
         """Itself, with the scales and bins of training inputs (N, inputs)."""
         x = inputs.detach().flatten(1)[:, list(self.numbers)].double().cpu()
         low, middle, high = _quantiles(x, torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
-        robust, sd = (high - low) / QUARTILES, x.std(0, correction=0)
+        robust, sd = (high - low) / QUARTILES, (x - x.mean(0)).square().mean(0).sqrt()  # of no numbers, too
         scale = torch.where(robust > 0, robust, sd)
         self.centre.copy_(middle)
         self.scale.copy_(torch.where(scale > 0, scale, 1.0))
