@@ -336,7 +336,7 @@ class _Group:
 
 
 def _finite(point: Point) -> bool:
-    largest = torch._foreach_norm([x for x in leaves(point) if x.is_floating_point()], math.inf)
+    largest = torch._foreach_norm([x for x in leaves(point) if x.is_floating_point() and x.numel()], math.inf)
     return bool(torch.stack([x.double() for x in largest]).isfinite().all())
 
 
