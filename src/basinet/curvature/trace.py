@@ -113,7 +113,8 @@ def _along(
     numbers = torch.arange(count, device=leaves(chosen)[0].device)
     few = max(1, NUMBERS // (EXAMPLES * max(64, sum(x.numel() for x in chosen.values()))))
     with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-        return torch.cat([_each(curvature, some) for some in numbers.split(few)]).double()
+        each = lift_or_loop(curvature)
+        return torch.cat([each(some) for some in numbers.split(few)]).double()
 
 
 def _squared_gradients(problem: Problem, point: Point, chosen: Params, rows: Piece, mask: Tensor | None) -> float:
