@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import basinet as bn
 from basinet.engine import probe
 from basinet.engine.probe import Asked, Plan, choose
 
@@ -131,3 +132,33 @@ def test_out_of_memory_is_said_as_such(monkeypatch):
     with pytest.raises(probe.TooLarge):
         choose(asked(), CUDA, attempts)
     assert attempts.tried == ["streams"]
+
+
+def test_one_thread_trains_where_other_programs_have_the_cores(monkeypatch, caplog):
+    from basinet.engine.executor import Here
+
+    seen = []
+
+    def measure(self, plan, few):
+        return 1.0 if torch.get_num_threads() > 1 else 0.1
+
+    monkeypatch.setattr(Here, "measure", measure)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        data = bn.Data(torch.randn(8, 2), torch.randn(8, 1))
+        problem = bn.Problem(lambda: nn.Linear(2, 1), bn.likelihoods.Gaussian(noise=1.0))
+        engine = bn.Engine(device="cpu", processes=1, compile=False, progress=False)
+        with caplog.at_level("INFO", "basinet"):
+            bn.fit(
+                bn.MAP(epochs=9),
+                problem,
+                data,
+                members=2,
+                engine=engine,
+                observe=lambda event: seen.append(torch.get_num_threads()),
+            )
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+        assert "in one thread" in caplog.text and "other programs have the cores" in caplog.text
+    finally:
+        torch.set_num_threads(before)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from .tree import leaves, take, tree_map
+
+T = TypeVar("T")
 
 # Of an operator without a batching rule vmap warns at every call. A stack is timed before it is chosen, and nobody here
 # could write that rule: there is nothing for users to do.
@@ -90,6 +92,17 @@ def lift_or_loop(function: Callable[..., Any], in_dims: Any = 0) -> Callable[...
         return tree_map(lambda *xs: torch.stack(xs) if isinstance(xs[0], Tensor) else xs[0], *parts)
 
     return all_members
+
+
+def at_once_or(at_once: Callable[[], T], otherwise: Callable[[], T]) -> T:
+    """What a vectorised computation gives, or another way to the same where torch has no rule to do several at once.
+    Memory that runs out is raised, and so is a mistake of the user's network, by the second way."""
+    try:
+        return at_once()
+    except Exception as error:
+        if not may_run_alone(error):
+            raise
+        return otherwise()
 
 
 def may_run_alone(error: BaseException) -> bool:

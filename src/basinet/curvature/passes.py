@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from ..core.lift import at_once_or
 from ..core.noise import Noise
 from ..core.tree import Params, Point, take, tree_map
 from ..data import Data, Piece, Stream, pieces, some
@@ -188,14 +189,15 @@ class Chunk:
         if not self._outputs.requires_grad:  # the outputs of this batch come from none of them
             return [x.new_zeros(len(along), *x.shape) for x in calls]
         how = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-        if len(along) > 1:
-            try:
-                return list(torch.autograd.grad(self._outputs, calls, along, is_grads_batched=True, **how))
-            except RuntimeError as error:  # a function that does not run under vmap
-                if isinstance(error, torch.OutOfMemoryError):
-                    raise
-        each = [torch.autograd.grad(self._outputs, calls, v, **how) for v in along]
-        return [torch.stack(xs) for xs in zip(*each)]
+
+        def at_once() -> list[Tensor]:
+            return list(torch.autograd.grad(self._outputs, calls, along, is_grads_batched=True, **how))
+
+        def one_by_one() -> list[Tensor]:
+            each = [torch.autograd.grad(self._outputs, calls, v, **how) for v in along]
+            return [torch.stack(xs) for xs in zip(*each)]
+
+        return at_once_or(at_once, one_by_one) if len(along) > 1 else one_by_one()
 
     def singly(self) -> Iterator[Params]:
         """The gradients of each example in the other parameters, leaves (B, *shape), of column after column."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..core.lift import lift
+from ..core.lift import at_once_or, lift
 from ..core.tree import Params, Point, take, tree_map
 from ..problem import Problem
 
@@ -27,13 +27,11 @@ def one_by_one(problem: Problem, point: Point, names: Sequence[str], inputs: Any
         back = torch.func.vjp(outputs, free)[1]
         return lift(lambda v: back(v)[0])(vectors)
 
-    try:
+    def all_examples() -> Params:
         with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no rule for vmap
             return lift(example)(inputs, along)
-    except RuntimeError as error:  # layers that do not run under vmap
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        return _in_a_loop(problem, point, free, inputs, along)
+
+    return at_once_or(all_examples, lambda: _in_a_loop(problem, point, free, inputs, along))
 
 
 def _in_a_loop(problem: Problem, point: Point, free: Params, inputs: Any, along: Tensor) -> Params:

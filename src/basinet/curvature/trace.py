@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..core.lift import lift
+from ..core.lift import lift_or_loop
 from ..core.noise import Noise
 from ..core.tree import Params, Point, leaves, ravel, tree_map
 from ..core.where import Where, select
@@ -113,7 +113,8 @@ def _along(
     numbers = torch.arange(count, device=leaves(chosen)[0].device)
     few = max(1, NUMBERS // (EXAMPLES * max(64, sum(x.numel() for x in chosen.values()))))
     with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-        return torch.cat([_each(curvature, some) for some in numbers.split(few)]).double()
+        each = lift_or_loop(curvature)
+        return torch.cat([each(some) for some in numbers.split(few)]).double()
 
 
 def _squared_gradients(problem: Problem, point: Point, chosen: Params, rows: Piece, mask: Tensor | None) -> float:
@@ -130,19 +131,9 @@ def _squared_gradients(problem: Problem, point: Point, chosen: Params, rows: Pie
     numbers = torch.arange(len(rows.targets), device=rows.targets.device)
     few = max(1, NUMBERS // sum(x.numel() for x in chosen.values()))
     few = 1 if numbers.device.type == "cpu" and _has_convolutions(problem) else few  # grouped ones are slow there
-    return float(sum(_each(squared, some).double().sum() for some in numbers.split(few)))
+    each = lift_or_loop(squared)  # one by one for layers that cannot be lifted (nn.LSTM)
+    return float(sum(each(some).double().sum() for some in numbers.split(few)))
 
 
 def _has_convolutions(problem: Problem) -> bool:
     return any(isinstance(m, nn.modules.conv._ConvNd) for m in problem.network.module.modules())
-
-
-def _each(function: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:
-    """The function at each number: at once, or one by one for layers that cannot be lifted (nn.LSTM)."""
-    if len(numbers) > 1:
-        try:
-            return lift(function)(numbers)
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-    return torch.stack([function(k) for k in numbers])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -69,7 +70,8 @@ class Here:
                 yield finish_only(self.run, slot)
             return
         try:
-            yield from run_group(self.run, self.kernel(self.chosen, len(group)), slots)
+            with in_threads(1 if self.chosen.one_thread else torch.get_num_threads()):
+                yield from run_group(self.run, self.kernel(self.chosen, len(group)), slots)
         except RuntimeError as error:
             if is_out_of_memory(error):
                 self.forget()
@@ -143,3 +145,14 @@ class Here:
     def _wait(self) -> None:
         if self.engine.place.type == "cuda":
             torch.cuda.synchronize(self.engine.place)
+
+
+@contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """Has torch use this many threads in its body."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -10,7 +10,7 @@ import torch
 
 from ..core.tree import Point, leaves, size
 from ..data import Stream
-from .executor import Here
+from .executor import Here, in_threads
 from .memory import SHARE, MemberBytes, free_bytes, member_bytes, readable
 from .probe import Asked, Plan, TooLarge, choose
 from .sweep import Apart, Together
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 IDLE = 0.1  # where processes of one thread each would wait longer than this share, members had better share all threads
 AGAIN = 3  # times that a pace is measured anew, of which the best counts: a first time is slower than those after it
+CROWDED = 2.0  # where one thread is this many times as fast as all of them, other programs have the cores
+WORTH = 5.0  # seconds of training below which that is not looked at
 SHORT = {"fork": 2.0, "spawn": 60.0}  # seconds of training below which starting processes does not pay
 FIXED = 4 * 2**30  # bytes that members may take where the plan must not depend on what is free
-SETTLED = ("strategy", "compiled", "captured", "processes", "threads")  # what of a plan a run that goes on keeps
+SETTLED = ("strategy", "compiled", "captured", "processes", "threads", "one_thread")  # what a run that goes on keeps
 
 
 class Planner:
@@ -85,7 +87,7 @@ class Planner:
         """Chooses the plan; returns the groups."""
         work, here, engine = self.run.work, self.here, self.engine
         groups = self._try(wanted, fits, each)
-        here.chosen = self._spread(here.chosen, len(wanted), fits)
+        here.chosen = self._uncrowded(self._spread(here.chosen, len(wanted), fits), groups[0])
         if here.chosen.strategy == "loop" and not work.method.coupled:
             if isinstance(work.method, Together):
                 raise Apart(here.chosen.reason)
@@ -153,6 +155,20 @@ class Planner:
         if count == 1:
             return plan
         return plan._replace(processes=count, threads=max(1, min(torch.get_num_threads(), cores() // count)))
+
+    def _uncrowded(self, plan: Plan, group: list[int]) -> Plan:
+        """The plan in one thread, where that is much faster: threads that wait for cores wait for each other."""
+        threads, engine = torch.get_num_threads(), self.engine
+        short = self.seconds * self.run.work.schedule.steps < WORTH
+        if engine.place.type != "cpu" or engine.deterministic or plan.processes > 1 or threads == 1 or short:
+            return plan
+        every = min(self.here.measure(plan, group) for _ in range(AGAIN))
+        with in_threads(1):
+            one = min(self.here.measure(plan, group) for _ in range(AGAIN))
+        if every < CROWDED * one:
+            return plan
+        reason = f"{plan.reason}; other programs have the cores: a step takes {1e3 * every:.3g} ms in {threads} threads"
+        return plan._replace(one_thread=True, reason=f"{reason}, {1e3 * one:.3g} in one")
 
     def _described(self, members: int, point: Point, each: MemberBytes) -> str:
         work, plan, chunk, group = self.run.work, self.here.chosen, self.here.chunk, self.largest

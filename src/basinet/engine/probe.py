@@ -30,11 +30,12 @@ class Plan(NamedTuple):
     processes: int = 1  # over which groups are spread
     threads: int = 0  # of each of these processes; 0: all in this one, with the threads it has
     captured: bool = False  # steps are recorded as a CUDA graph
+    one_thread: bool = False  # in this process: other programs have the cores
 
     def words(self) -> str:
         """For the one line that is said."""
         spread = f" in {self.processes} processes" if self.processes > 1 else ""
-        how = " and captured" * self.captured + " and compiled" * self.compiled
+        how = " and captured" * self.captured + " and compiled" * self.compiled + " in one thread" * self.one_thread
         return f"{self.strategy}{how}{spread} ({self.reason})"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.demand import Widths
 from ..core.keyed import KeyedRandomness
-from ..core.lift import lift
+from ..core.lift import at_once_or, lift
 from ..core.noise import Noise
 from ..core.tree import Params, leaves, nbytes, take, tree_map
 from .draws import Block, Collected, Drawn, Draws
@@ -102,11 +102,12 @@ def _even(n: int, most: int) -> int:
 
 def _stacks(run: Callable[[Drawn], Tensor], drawn: Drawn) -> bool:
     """Whether the network runs under vmap."""
-    try:
+
+    def stacked() -> bool:
         lift(run)(drawn)
-    except (RuntimeError, ValueError, TypeError):
-        return False
-    return True
+        return True
+
+    return at_once_or(stacked, lambda: False)
 
 
 def _has_convolutions(module: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.lift import lift
+from ..core.lift import at_once_or, lift
 from ..core.tree import Params, Point, leaves, stack, take, tree_map
 from ..layers import Tap, Taps
 from ..problem import Problem
@@ -134,12 +134,10 @@ def _backward(flat: Tensor, inside: list[Tensor], asked: Tensor) -> Sequence[Ten
     def back(one: Tensor) -> Sequence[Tensor]:
         return torch.autograd.grad(flat, inside, one, retain_graph=True, materialize_grads=True)
 
-    try:
-        return lift(back)(many)
-    except RuntimeError as error:  # no rule to do several at once
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
+    def one_by_one() -> Sequence[Tensor]:
         return [torch.stack(gs) for gs in zip(*(back(one) for one in many))]
+
+    return at_once_or(lambda: lift(back)(many), one_by_one)
 
 
 def _joined(uses: list[Use], known: dict[int, Tensor], asked: Tensor) -> Gradient:
@@ -176,11 +174,11 @@ def rows_of(problem: Problem, point: Point, rows: Any, names: list[str], here: s
     def of_one(row: Any) -> Params:
         return torch.func.jacrev(outputs)(some, tree_map(lambda x: x.unsqueeze(0), row))
 
-    try:
-        return lift(of_one)(rows)
-    except (RuntimeError, ValueError, TypeError):  # no rule to do several at once: input by input, output by output
+    def by_input_and_output() -> Params:
         each = [take(rows, slice(i, i + 1)) for i in range(leaves(rows)[0].shape[0])]
         return stack([stack(list(_one_by_one(outputs, some, row))) for row in each])
+
+    return at_once_or(lambda: lift(of_one)(rows), by_input_and_output)
 
 
 def _one_by_one(outputs: Callable[[Params, Any], Tensor], some: Params, row: Any) -> Iterator[Params]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..core.lift import lift
+from ..core.lift import at_once_or, lift_or_loop
 from ..core.tree import Params, Point, leaves, take
 from ..families import Delta, Family, Partial
 from ..problem import Problem
@@ -78,12 +78,10 @@ def _moved(problem: Problem, centre: Point, steps: Params, count: int, rows: Any
         moved: Any = torch.func.jvp(outputs_at, (start,), (step,))
         return moved[0] + moved[1]
 
-    for way in (lift(along), lambda many: torch.stack([along(take(many, i)) for i in range(count)])):
-        try:
-            return way(steps)
-        except (RuntimeError, ValueError, TypeError):  # no rule to do several at once, or none to go forward
-            continue
-    return torch.stack([_twice_back(outputs_at, start, take(steps, i)) for i in range(count)])
+    def backward() -> Tensor:
+        return torch.stack([_twice_back(outputs_at, start, take(steps, i)) for i in range(count)])
+
+    return at_once_or(lambda: lift_or_loop(along)(steps), backward)  # where there is no rule to go forward
 
 
 def _twice_back(outputs_at: Callable[[Params], Tensor], start: Params, step: Params) -> Tensor:
