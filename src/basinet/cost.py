@@ -34,7 +34,7 @@ TIMED = 32  # inputs of a pass that is timed
 ENOUGH = 0.05  # seconds after which a pass has been timed long enough
 SIDE = 512  # of the matrices whose product tells how fast linear algebra is
 NUMBERS = 2**16  # random ones that are timed
-TANGENTS = 6  # times as many activations where derivatives go with them
+TANGENTS = 5  # times as many activations where derivatives go with them
 POINTS = 4  # copies of the weights while one draw of them is made
 KEYED = 64  # bytes for each random number while it is made, from 64-bit integers
 
