@@ -282,6 +282,9 @@ def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) ->
     curves = info.get("curves", {}) if isinstance(info, dict) else None
     if not isinstance(curves, dict) or any(not isinstance(c, list) or len(c) != len(members) for c in curves.values()):
         raise ValueError(f"expected info with curves of {len(members)} members, got {short(info)}")
+    notes = info.get("notes", [[]] * len(members))
+    if not isinstance(notes, list) or len(notes) != len(members):
+        raise ValueError(f"expected notes of {len(members)} members, got {short(notes)}")
     inputs, rows = decode(meta["inputs"], tensors), decode(meta.get("rows"), tensors)
     part = Part(problem, family, members, recipe, inputs, info, rows)
     _check_values(family)

@@ -104,7 +104,13 @@ class CurvedFull(Curved):
 
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
         root = self._spread(prior).rsqrt()
-        return {"": torch.linalg.eigvalsh(root.unsqueeze(1) * self.found.values * root)}
+        try:
+            return {"": torch.linalg.eigvalsh(root.unsqueeze(1) * self.found.values * root)}
+        except torch.linalg.LinAlgError as error:
+            raise NotPositive(
+                f"the curvature has no eigenvalues that can be found ({str(error).splitlines()[0][:120]}): standardise "
+                "inputs and targets, or take structure='diagonal'"
+            ) from error
 
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Full, float]:
         spread = self._spread(prior)
