@@ -276,7 +276,10 @@ def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) ->
     members = tuple(_member(m) for m in meta["members"])
     if not isinstance(family, Family) or not (recipe is None or isinstance(recipe, Method)):
         raise ValueError(f"expected a family and a recipe, got {type(family).__name__} and {type(recipe).__name__}")
-    if not members or any(x.dim() == 0 or x.shape[0] != len(members) for x in leaves(family) if isinstance(x, Tensor)):
+    parts = [x for x in leaves(family) if x is not None]
+    if strange := [x for x in parts if not isinstance(x, Tensor)]:
+        raise ValueError(f"expected a family of tensors, got {short(strange[0])}")
+    if not members or any(x.dim() == 0 or x.shape[0] != len(members) for x in parts):
         raise ValueError(f"the tensors do not have {len(members)} members")
     info = meta["info"]
     curves = info.get("curves", {}) if isinstance(info, dict) else None
@@ -286,6 +289,8 @@ def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) ->
     if not isinstance(notes, list) or len(notes) != len(members):
         raise ValueError(f"expected notes of {len(members)} members, got {short(notes)}")
     inputs, rows = decode(meta["inputs"], tensors), decode(meta.get("rows"), tensors)
+    if rows is not None:
+        _check_rows(rows, inputs, len(members))
     part = Part(problem, family, members, recipe, inputs, info, rows)
     _check_values(family)
     one, like = take(family, 0), part.adapted().init(Noise.seed(0))
@@ -294,6 +299,14 @@ def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) ->
     if part.inputs is not None:
         _check_inputs(part.inputs, next(iter(point.params.values())).dtype)
     return part
+
+
+def _check_rows(rows: Any, inputs: Any, members: int) -> None:
+    """Refuses what cannot be the places of each member's own examples among the inputs that are kept."""
+    whole = isinstance(rows, Tensor) and not rows.is_floating_point() and rows.dim() == 2 and rows.numel() > 0
+    kept = [len(x) for x in leaves(inputs) if isinstance(x, Tensor) and x.dim()]
+    if not whole or len(rows) != members or not kept or not bool(((rows >= 0) & (rows < min(kept))).all()):
+        raise ValueError(f"expected rows as places of examples for {members} members, got {short(rows)}")
 
 
 def _check_inputs(inputs: Any, dtype: torch.dtype) -> None:
