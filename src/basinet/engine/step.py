@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ..core.lift import apart, compiled, gradient, lift, may_run_alone, together
 from ..core.noise import Noise
+from ..core.products import OrderedProducts, StackedProducts
 from ..core.tree import Params, leaves, take, tree_map
 from ..optim import Optimizer
 from ..problem import Batch, Problem
@@ -209,7 +211,7 @@ class Lift:
         flat = [x.detach().requires_grad_() for x in flat]
         params = pytree.tree_unflatten(flat, structure)
         with torch.enable_grad():
-            info = self._prepared(loss, step, 2)(params, state, step.tensors())
+            info = self._prepared(loss, step, 2)(params, state._replace(moments=()), step.tensors())
             slopes = torch.autograd.grad(info.loss.sum(), flat, materialize_grads=True)
         info = tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, info)
         return with_energy(pytree.tree_unflatten(list(slopes), structure), info, state.params)
@@ -222,11 +224,16 @@ class Lift:
             frame = step.frame()
 
             def of_one(*args: Any) -> Any:
-                return self._cast(function, *args[:-1], frame.step(args[-1], INSIDE))
+                with self._products():
+                    return self._cast(function, *args[:-1], frame.step(args[-1], INSIDE))
 
             lifted = self._over(of_one, trees)
             self._ready[key] = _compiled_tensors(lifted) if self.compile else lifted
         return self._ready[key]
+
+    def _products(self) -> AbstractContextManager[Any]:
+        """How linear layers of the members are computed."""
+        return OrderedProducts() if self.compile else StackedProducts()
 
     def _cast(self, function: Callable[..., Any], *args: Any) -> Any:
         """A call in the precision that was asked for."""
@@ -277,6 +284,9 @@ class Alone(Lift):
 
     def _over(self, function: Callable[..., Any], trees: int) -> Callable[..., Any]:
         return function
+
+    def _products(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
 
 class Inside(Lift):
@@ -389,19 +399,31 @@ def with_energy(grads: Any, info: Info, params: Any) -> tuple[Any, Info]:
     are (M,). Its gradient d x is left to the optimiser's step where d is a number; other gradients have it added."""
     if not info.quadratic:
         return grads, info
-    dims, norms, pulled = info.loss.dim(), [], dict(grads)
+    numbers = {n: d for n, d in info.quadratic.items() if not isinstance(d, Tensor)}
+    terms = [(d, [params[n] for n in numbers if numbers[n] == d]) for d in dict.fromkeys(numbers.values())]
+    pulled = {}
     for name, d in info.quadratic.items():
-        x = params[name]
-        norm = torch.linalg.vector_norm(x.flatten(dims), dim=-1) if x.dim() > dims else x.abs()
-        norms.append(norm.square() * (0.5 * d))
-        if isinstance(d, Tensor):
+        if name not in numbers:
+            x = params[name]
+            terms.append((d, [x]))
             pulled[name] = grads[name] + d.reshape(d.shape + (1,) * (x.dim() - d.dim())) * x
-    left = {n: d for n, d in info.quadratic.items() if not isinstance(d, Tensor)}
-    return pulled, info._replace(loss=info.loss + torch.stack(norms).sum(0), quadratic=left)
+    energies = [_norms(xs, info.loss.dim()).square().sum(0) * (0.5 * d) for d, xs in terms]
+    return dict(grads) | pulled if pulled else grads, info._replace(loss=sum(energies, info.loss), quadratic=numbers)
+
+
+def _norms(xs: list[Tensor], dims: int) -> Tensor:
+    """The norm of each tensor, (P,), or of each member of it, (P, M): of one member by one kernel for many tensors,
+    since hundreds of small ones take longer than what they read."""
+    plain = not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(xs[0])
+    if dims == 0 and plain:
+        return torch.stack(torch._foreach_norm(xs))
+    return torch.stack([torch.linalg.vector_norm(x.reshape(*x.shape[:dims], -1), dim=-1) for x in xs])
 
 
 def dense(tree: Any) -> Any:
     """The tree with leaves in plain order, which a checkpoint gives back: kernels then give the same bits."""
+    if all(not isinstance(x, Tensor) or x.is_contiguous() for x in leaves(tree)):
+        return tree
     return tree_map(lambda x: x.contiguous() if isinstance(x, Tensor) else x, tree)
 
 
