@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 
+from .arguments import check_arguments, check_needs, in_batches
 from .core.noise import Noise
 from .core.recipe import expand
 from .core.tree import Point, leaves, nbytes, size, take, tree_map
 from .data import Data, Stream, some
-from .engine import Engine, Member, Method
+from .engine import Based, Engine, Member, Method
 from .engine.memory import SHARE, free_bytes, readable
-from .engine.method import plan_of, short, via_of
+from .engine.method import plan_of, short
 from .engine.room import Room, instead, room, words
 from .engine.work import Roster, Work
-from .fit import check_arguments, check_needs, in_batches
 from .methods.map import MAP
 from .posterior import Posterior
 from .predict import KEEP, SETS, activations
@@ -168,9 +168,9 @@ class Meter:
     def chain(self, method: Method) -> list[Method]:
         """The recipe and those that come before it, the first one first."""
         trials = method.trials() if self.val is not None else ()
-        if self.start is not None or not any(f.name == "base" for f in fields(method)):
+        if self.start is not None or not isinstance(method, Based):
             return [*trials, method]
-        return [*self.chain(getattr(method, "base", None) or MAP()), *trials, method]
+        return [*self.chain(method.base or MAP()), *trials, method]
 
     def _stage(self, method: Method, members: int) -> _Stage:
         """One recipe of a chain, without those before it."""
@@ -226,7 +226,7 @@ class Meter:
         with torch.no_grad():
             output = nbytes(problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0])
         running = activations(problem, point, inputs, members * takes.draws, self.inputs)
-        running *= 1 if via_of(method) == "sample" else TANGENTS
+        running *= 1 if method.via == "sample" else TANGENTS
         drawn = POINTS * nbytes(point) + KEYED * takes.numbers
         return SETS * members * takes.draws * self.inputs * output + drawn + running
 
