@@ -10,7 +10,7 @@ from ..core.demand import Predicting, Widths
 from ..core.tree import Point, leaves, take
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian, Likelihood
-from .forward import FEW, on_cpu
+from .forward import CPU, FEW
 from .tangent import TOGETHER
 from .via import MOST, Via
 
@@ -41,4 +41,4 @@ def activations(problem: Problem, point: Point, inputs: Any, draws: int, n: int)
     with torch.no_grad(), Widths(count) as widths:
         problem.outputs(point.params, point.buffers, rows)
     width = widths.widest // count
-    return LIVE * width * (n if n * draws <= 10 * FEW else max(1, min(n, on_cpu() // max(width, 1))))
+    return LIVE * width * (n if n * draws <= 10 * FEW else max(1, min(n, CPU // max(width, 1))))

@@ -20,7 +20,7 @@ from ..core.noise import Noise
 from ..core.tree import Params, leaves, nbytes, take, tree_map
 from .draws import Block, Collected, Drawn, Draws
 
-CPU = 2 * 2**20  # bytes of weights and widest activations in a call, for each thread of a CPU: what lies in the caches
+CPU = 2 * 2**20  # bytes of weights and widest activations in a call on a CPU: what lies in the caches
 GPU = 2 * 2**30  # the same on a GPU, where an eighth of what is free is not less
 MANY = 16  # draws that must fit in a call for a stack of them to beat one after another on a CPU
 FEW = 11  # inputs on which widths are measured: a number that axes of weights are seldom multiples of
@@ -86,18 +86,13 @@ def _plan(draws: Draws, block: Block, inputs: Any, batch_size: int | None) -> Pl
         few(drawn)
     device = draws.keys.device
     on_gpu = device.type == "cuda"
-    most = min(GPU, torch.cuda.mem_get_info(device)[0] // 8) if on_gpu else on_cpu()
+    most = min(GPU, torch.cuda.mem_get_info(device)[0] // 8) if on_gpu else CPU
     width = -(-widths.widest // min(n, FEW))  # bytes an input
     rows = batch_size or _even(n, most // width)
     fit = most // (min(n, rows) * width + nbytes(drawn))
     pays = fit > 1 if on_gpu else fit >= MANY and not _has_convolutions(draws.problem.network.module)
     stacked = total > 1 and pays and _stacks(few, take(block.drawn, slice(0, 2)))
     return Plan(fit if stacked else 1, rows)
-
-
-def on_cpu() -> int:
-    """Bytes of a call on a CPU: the caches of all its threads, between which a call is divided."""
-    return CPU * torch.get_num_threads()
 
 
 def _even(n: int, most: int) -> int:
