@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .pool import FileError
     from .posterior import Posterior, mix
     from .predict import Predictive
-    from .problem import Problem, likelihoods, priors
+    from .problem import Problem, likelihoods, priors, terms
     from .saving import load
     from .scoring import score, size_curve
     from .temper import temper
@@ -74,6 +74,7 @@ __all__ = [
     "size_curve",
     "swag_of_checkpoints",
     "temper",
+    "terms",
     "weigh",
 ]
 
@@ -91,7 +92,7 @@ _HOMES = {
     "pool": ("FileError",),
     "posterior": ("Posterior", "mix"),
     "predict": ("Predictive",),
-    "problem": ("Problem", "likelihoods", "priors"),
+    "problem": ("Problem", "likelihoods", "priors", "terms"),
     "saving": ("load",),
     "scoring": ("score", "size_curve"),
     "temper": ("temper",),

@@ -176,7 +176,7 @@ class Meter:
         """One recipe of a chain, without those before it."""
         if (method, members) in self._stages:
             return self._stages[method, members]
-        check_needs(method, self.data, self.val)
+        check_needs(method, self.problem, self.data, self.val)
         if isinstance(self.data, Stream):
             method = in_batches(method, self.data)
         problem = method.adapt(self.problem)

@@ -109,7 +109,7 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
     if start is None and any(f.name == "base" for f in fields(each[0])):
         for recipe in _different(each):  # what is missing or does not fit is said before the base is trained
-            check_needs(recipe, given.data, given.val)
+            check_needs(recipe, given.problem, given.data, given.val)
             adapted = recipe.adapt(given.problem)
             _check_room(recipe, adapted, adapted.init(Noise.seed(given.seed)), len(who), given)
         bases: list[Method] = [getattr(recipe, "base", None) or MAP() for recipe in each]
@@ -161,7 +161,7 @@ class _Cast:
         self.who = who
         self.kinds = _different(each)
         for recipe in self.kinds:
-            check_needs(recipe, data, val)
+            check_needs(recipe, problem, data, val)
         self.kind = [self.kinds.index(recipe) for recipe in each]  # by position, as all lists of members here
         self.adapted = [recipe.adapt(problem) for recipe in self.kinds]
         self.plans = [plan_of(recipe, 0 if data is None else data.n) for recipe in self.kinds]
@@ -237,7 +237,7 @@ class _Cast:
         method, point = self.kinds[cohort[0]], self.point
         _check_room(method, self.adapted[cohort[0]], self.point(wanted[0], 0), len(self.who), self.given)
         if len(cohort) > 1:
-            method = Together.of([self.kinds[j] for j in cohort], problem, engine.place)
+            method = Together.of([self.kinds[j] for j in cohort], problem.to(engine.place, self.dtype), engine.place)
 
             def marked(i: int, attempt: int) -> Any:
                 return Marked(*self.point(i, attempt), torch.tensor(cohort.index(self.kind[i])))
@@ -356,9 +356,15 @@ def _check_options(seed: Any, pool: Any, engine: Any, observe: Any) -> None:
         raise TypeError(f"expected observe as a function of an event, got {type(observe).__name__}")
 
 
-def check_needs(method: Method, data: Data | Stream | None, val: Data | Stream | None) -> None:
-    """Refuses to go without data that a recipe needs."""
+def check_needs(method: Method, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> None:
+    """Refuses to go without data that a recipe needs, and with terms that it does not know of."""
     name = type(method).__name__
+    if problem.terms and not method.terms:
+        kinds = ", ".join(dict.fromkeys(type(term).__name__ for term in problem.terms))
+        raise ValueError(
+            f"{name} as given here takes the curvature of the data alone, and the problem has terms beside them "
+            f"({kinds}): use a method that follows the potential, such as SWAG or MAP with members, or leave them out"
+        )
     for what, given in (("data", data), ("val", val)):
         if given is None and what in method.needs:
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
@@ -397,7 +403,7 @@ def _check_many(method: Method, members: int, given: _Given) -> None:
             f"{members:,} members take about {readable(members * EACH)} to keep count of alone, and {readable(free)} "
             f"may be used: members={free // EACH:,} fit"
         )
-    check_needs(method, given.data, given.val)
+    check_needs(method, given.problem, given.data, given.val)
     adapted = method.adapt(given.problem)
     _check_room(method, adapted, adapted.init(Noise.seed(given.seed)), members, given)
     Progress("", 0, given.engine.progress).say(f"{members:,} members: each start is drawn before the first step")

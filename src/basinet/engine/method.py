@@ -134,6 +134,7 @@ class Method(Recipe, kind="method"):
     coupled: ClassVar[bool] = (
         False  # members see each other: `update` (or `gradient`) is written for the stack, with one batch for all
     )
+    terms: ClassVar[bool] = True  # for problems with terms beside the likelihood; False: `fit` refuses those
     restarts: ClassVar[bool] = (
         True  # a member whose loss is not finite starts anew; False: the method deals with such steps itself
     )

@@ -68,6 +68,7 @@ class Laplace(Method):
     """
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
+    terms: ClassVar[bool] = False
 
     base: Method | None = None  # finds the mode where fit is given no start; None: MAP()
     structure: Structure | None = None  # of the covariance; None: full for up to 1,000 parameters, else kronecker

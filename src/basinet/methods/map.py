@@ -86,6 +86,11 @@ class MAP(GradientMethod):
     def best(self) -> bool:
         return patience_of(self) is not None
 
+    @property
+    def terms(self) -> bool:  # type: ignore[override]
+        """Not where the marginal likelihood is climbed: its curvature is that of the data alone."""
+        return not self.tunes
+
     def adapt(self, problem: Problem) -> Problem:
         if self.tunes:
             online.check(problem, self.noise is not None)
