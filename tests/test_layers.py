@@ -34,6 +34,7 @@ LAYERS = (
     {"fit"},
     {"defaults"},
     {"testing", "fitted", "checkpoints", "cost"},
+    {"sklearn"},
     {"advice"},
     {"compare"},
     {"studies"},

@@ -130,5 +130,9 @@ class _Package(ModuleType):
         if not (name in _HOME and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as all modules are pickled: functions that use this one travel to other processes with it."""
+        return import_module, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
