@@ -22,6 +22,7 @@ from ..posterior import Posterior
 from ..problem import Problem
 from ..problem.likelihoods import Categorical, Gaussian, Likelihood
 from ..problem.priors import Prior
+from ..temper import ways_of
 from .budget import Budget
 from .folder import finite
 from .frame import Frame
@@ -145,7 +146,8 @@ class Asking(NamedTuple):
             both("weights that were trained elsewhere may have seen the test part: if so, all scores flatter")
         kind = kind_of(problem)
         able, waiting = offered(splits, kind) if isinstance(problem.likelihood, (Categorical, Gaussian)) else ([], [])
-        chosen = choose(methods, self.members, splits.train.n, start is not None, kind, able)
+        temperable = kind if ways_of(problem.likelihood) else "counts"
+        chosen = choose(methods, self.members, splits.train.n, start is not None, temperable, able)
         for line in chosen.lines:
             both(line)
         if methods is None and start is None and waiting:

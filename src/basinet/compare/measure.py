@@ -43,8 +43,11 @@ class Measured(NamedTuple):
 
 
 def measure(posterior: Posterior, splits: Splits, unit: Unit, seed: int = 0) -> Measured:
-    """Predicts the test part, and what is out of distribution where the splits have it."""
-    return _measured(lambda data: predicted(posterior, data, None, None, seed), len(posterior), splits, unit, seed)
+    """Predicts the test part, and what is out of distribution where the splits have it. A temperature of all members
+    together is not that of fewer, so there are no scores against their number then."""
+    whole = posterior.temperature is not None and posterior.temperature.of != "members"
+    members = 1 if whole else len(posterior)
+    return _measured(lambda data: predicted(posterior, data, None, None, seed), members, splits, unit, seed)
 
 
 def measure_function(predict: Callable[[Any], Predictive], splits: Splits, unit: Unit, seed: int = 0) -> Measured:

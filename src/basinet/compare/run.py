@@ -151,7 +151,7 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
     posterior, tempering = fitted.posterior, 0.0
     if row.tempered:
         trained = time.perf_counter()
-        posterior = temper(posterior, splits.val, seed=seed)
+        posterior = temper(posterior, validation(splits)[0], seed=seed)
         tempering = time.perf_counter() - trained
     own = time.perf_counter() - began
     began = time.perf_counter()
@@ -163,6 +163,7 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
         "members": len(posterior),
         "asked": row.members,
         "tempered": row.tempered,
+        **_temperature(posterior),
         "seed": seed,
         "n_train": n,
         "n_test": splits.test.n,
@@ -250,6 +251,12 @@ def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: 
         return _Fitted(posterior, before.seconds + seconds, before.training)
     curves, steps = posterior.parts[0].info.get("curves", {}), plan_of(recipe, splits.train.n).steps
     return _Fitted(posterior, seconds, None if row.started else training_of(curves, recipe, steps))
+
+
+def _temperature(posterior: Posterior) -> dict[str, Any]:
+    """What its predictions were tempered with: one number for each member, or one for all."""
+    found = posterior.temperature
+    return {} if found is None else {"temperature": found.values.flatten().tolist()}
 
 
 def spread_of(posterior: Posterior, recipe: Method | None) -> str:

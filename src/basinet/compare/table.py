@@ -14,6 +14,7 @@ from torch import Tensor
 from ..metrics import bootstrap_difference
 from ..pool.arrays import read_arrays
 from .frame import Frame
+from .rows import TEMPERED
 
 LEVEL = 0.95  # of the intervals of differences
 FEWEST = 10  # test examples: resamples of fewer show less than chance does
@@ -159,7 +160,16 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
         told = "NLL, RMSE and CRPS: lower is better; in 90%: the share of targets inside the 90% interval. "
         share = "Epistemic: the share of variance that is about the weights. "
     passes = "" if any("nll_se" in row for row in summary) else " Passes: of the network, for a prediction."
-    return told + share + pairs + costs + passes
+    return told + share + pairs + costs + passes + _tempering(summary)
+
+
+def _tempering(summary: Sequence[dict[str, Any]]) -> str:
+    """What tempered rows are, where there are any."""
+    if not any(row["method"].startswith(f"{TEMPERED} ") for row in summary):
+        return ""
+    if "brier" in summary[0]:
+        return " Tempered: logits divided by a temperature, found on validation examples."
+    return " Tempered: the spread multiplied by a factor, found on validation examples."
 
 
 def unfinished(records: Sequence[dict[str, Any]]) -> str:
