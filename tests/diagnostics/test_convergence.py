@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from chains import autoregressive
+from autoregressions import autoregressive
 
 from basinet.diagnostics import ess_bulk, ess_mean, ess_tail, mcse_mean, rhat
 

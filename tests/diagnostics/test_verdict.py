@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from chains import autoregressive
+from autoregressions import autoregressive
 
 from basinet.diagnostics import Temperature, Transitions, findings, rhat, verdict
 from basinet.diagnostics.verdict import rhat_limit

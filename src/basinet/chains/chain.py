@@ -25,7 +25,8 @@ from .energy import dimension
 from .ledger import Ledger
 from .pace import SMALLEST
 
-REPORTS = 50  # looks at a run
+LOOKS = 20  # at a run, and at most one in SELDOM steps
+SELDOM = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +66,14 @@ class Chain(Method, kind="method"):
         return self.total // 3 if self.warmup is None else self.warmup
 
     def schedule(self, n: int) -> Schedule:
-        return Schedule(self.total, None, self.draws, report=max(1, self.total // REPORTS))
+        return Schedule(self.total, None, self.draws, report=max(SELDOM, self.total // LOOKS))
 
     def context(self, problem: Problem, data: Data | Stream) -> Any:
         """Nothing; raises where data are a stream, or the energy has no gradient."""
         if isinstance(data, Stream):
             raise ValueError(
-                f"{self.label} takes all examples in each step, which a stream does not hold: give the data as tensors, "
-                "or take a sampler with mini-batches, such as SGHMC"
+                f"{self.label} takes all examples in each step, which a stream does not hold: give the data as "
+                "tensors, or take a sampler with mini-batches, such as SGHMC"
             )
         if self.slopes:
             _check_gradient(self.label, problem, data)
@@ -148,8 +149,8 @@ def _warnings(ledger: Ledger) -> Iterable[str]:
     divergences, total = int(ledger.divergences), int(ledger.transitions)
     if divergences:
         yield (
-            f"{divergences:,} of {total:,} transitions diverged: part of the posterior is not reached at this step size; "
-            "raise the acceptance that is aimed for, or choose another scale"
+            f"{divergences:,} of {total:,} transitions diverged: part of the posterior is not reached at this step "
+            "size; raise the acceptance that is aimed for, or choose another scale"
         )
 
 

@@ -30,7 +30,7 @@ def energies(params: Params, buffers: Params, step: Step, chunk: int | None, slo
     gradient = torch.zeros_like(ravel(params, 1))
     for number, batch in enumerate(_pieces(step.batch, chunk)):
 
-        def of_one(params: Params, buffers: Params, batch: Batch = batch, prior: bool = number == 0) -> tuple:  # type: ignore[type-arg]
+        def of_one(params: Params, buffers: Params, batch: Batch = batch, prior: bool = number == 0) -> tuple:
             return energy_of(params, buffers, step, batch, prior), ()
 
         if slopes:
@@ -58,18 +58,16 @@ def _pieces(batch: Batch, chunk: int | None) -> list[Batch]:
     return [cut(i) for i in range(0, n, chunk)]
 
 
-def normals(step: Step, name: str, like: Tensor, needed: Tensor) -> Tensor:
-    """Standard normal numbers of each chain, in the shape of `like`, (M, ...). On a CPU, where a look is free, none are
-    drawn while no chain needs them."""
-    if idle(needed):
-        return torch.zeros_like(like)
-    return step.lift(lambda key, x: Noise(key).split(name).normal(x))(step.noise.key, like)
+def normals(step: Step, like: Tensor, needed: Tensor) -> Tensor:
+    """Standard normal numbers of all chains, in the shape of `like`, (M, ...): from the key of the first chain at this
+    step, since chains belong together. On a CPU, where a look is free, none are drawn while no chain needs them."""
+    return torch.zeros_like(like) if idle(needed) else Noise(step.noise.key[0]).normal(like)
 
 
 def uniforms(step: Step, name: str, needed: Tensor) -> Tensor:
-    """Numbers uniform on [0, 1), one of each chain, (M,), float64; likewise."""
+    """Numbers uniform on [0, 1), one of each chain, (M,), float64; likewise, from a key of that name."""
     like = torch.zeros(len(step.noise.key), dtype=torch.float64, device=step.noise.key.device)
-    return like if idle(needed) else step.lift(lambda key, x: Noise(key).split(name).uniform(x))(step.noise.key, like)
+    return like if idle(needed) else Noise(step.noise.key[0]).split(name).uniform(like)
 
 
 def idle(needed: Tensor) -> bool:

@@ -35,7 +35,7 @@ class Ledger(NamedTuple):
         """Of one chain, before the first gradient."""
         number = torch.zeros((), dtype=torch.float64, device=like.device)
         count, no = number.long(), number.bool()
-        values: dict[str, Tensor] = {name: count for name in Ledger._fields}
+        values: dict[str, Tensor] = dict.fromkeys(Ledger._fields, count)
         values |= {"frozen": no, "astray": no, "accepted": number, "errors": number, "spent": number, "ended": number}
         return Ledger(**{name: x.clone() for name, x in values.items()})
 

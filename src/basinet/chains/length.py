@@ -27,7 +27,7 @@ class Length(NamedTuple):
     log: Tensor
     first: Tensor
     second: Tensor
-    count: Tensor
+    seen: Tensor
 
     @staticmethod
     def at(length: float, like: Tensor) -> Length:
@@ -38,7 +38,7 @@ class Length(NamedTuple):
     def raised(self, slope: Tensor, when: Tensor) -> Length:
         """After a trajectory with this slope of the criterion in log t (M,), the same in every place."""
         slope = slope.nan_to_num(0.0, 0.0, 0.0)
-        count = self.count + 1
+        count = self.seen + 1
         first = FIRST * self.first + (1 - FIRST) * slope
         second = SECOND * self.second + (1 - SECOND) * slope.square()
         step = (first / (1 - FIRST**count)) / ((second / (1 - SECOND**count)).sqrt() + TINY)

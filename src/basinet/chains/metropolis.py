@@ -27,7 +27,14 @@ from .pace import Pace
 from .pace import pick as pick_pace
 from .scales import Scales
 
-WINDOWS = (0.05, 0.15, 0.3, 0.5, 0.75)  # shares of the warm-up at whose ends scales are taken; the rest is for the steps
+SHORT = 4.0  # leapfrog steps of the first trajectories whose length is adapted
+WINDOWS = (
+    0.05,
+    0.15,
+    0.3,
+    0.5,
+    0.75,
+)  # shares of the warm-up after which scales are taken anew
 
 
 class Moving(NamedTuple):
@@ -141,7 +148,7 @@ class Metropolis(Chain, kind="method"):
         """A momentum, a length and a step size, for chains that begin a trajectory."""
         if idle(fresh):
             return state
-        z = normals(step, "momentum", x, fresh)
+        z = normals(step, x, fresh)
         p = torch.where(fresh[:, None], z * state.variance.rsqrt(), state.momentum)
         size = torch.where(fresh, state.pace.log_size.exp(), state.size)
         factor = torch.ones_like(state.factor)
@@ -176,8 +183,10 @@ class Metropolis(Chain, kind="method"):
             origin = state.scales.mean if len(x) == 1 else torch.zeros_like(x)
             before, after = (x - origin) / root, (place - origin) / root
             slope = chees_slope(before, after, momentum * root, chance, state.factor)
-            searched = warming & (pace.direction == 2)
-            length = length.raised((slope * length.log.exp()), searched)
+            found = warming & (pace.direction == 2)
+            length = length.raised(slope * length.log.exp(), found & (state.pace.direction == 2))
+            first = found & (state.pace.direction != 2)  # the search for a step size has just ended
+            length = length._replace(log=torch.where(first, pace.log_size + math.log(SHORT), length.log))
         scales = state.scales.add(ravel(state.params, 1), warming)
         share = ledger.gradients / max(1, self.warm)
         passed = sum((share >= w).long() for w in WINDOWS)
@@ -186,15 +195,17 @@ class Metropolis(Chain, kind="method"):
         state = _gathered(state, closes | over)
         if self.scaled:
             variance = torch.where(closes[:, None], scales.variance(), state.variance)
+            stretch = 0.5 * (state.variance / variance).log().double().mean(1)  # of time, to go as far as before
+            if self.adapts:
+                length = length._replace(log=length.log + stretch)
+            pace = pace._replace(log_size=pace.log_size + stretch) if self.step_size is None else pace
             scales = Scales(*(torch.where(_like(closes, a), b, a) for a, b in zip(scales, Scales.none(x))))
             pace = pick_pace(closes, pace.anew(), pace) if self.step_size is None else pace
             state = state._replace(variance=variance)
         pace = pick_pace(over, pace.settled(), pace) if self.step_size is None else pace
         ledger = state.ledger
         thinned = ledger.thinned(self.total - self.warm, self.draws)
-        ledger = ledger._replace(
-            frozen=ledger.frozen | over, thin=torch.where(over, thinned.thin, ledger.thin)
-        )
+        ledger = ledger._replace(frozen=ledger.frozen | over, thin=torch.where(over, thinned.thin, ledger.thin))
         window = torch.where(closes, passed, state.window)
         return state._replace(pace=pace, scales=scales, length=length, window=window, ledger=ledger)
 

@@ -27,7 +27,7 @@ class Pace(NamedTuple):
     log_average: Tensor
     centre: Tensor  # m
     gap: Tensor  # H
-    count: Tensor  # t, float64
+    rounds: Tensor  # t, float64
     direction: Tensor  # of the search: 0 at first, then 1 or -1; 2 when it is over
 
     @staticmethod
@@ -44,7 +44,7 @@ class Pace(NamedTuple):
         crossed = (self.direction != 0) & (self.direction != up)
         found = self.log_size + torch.where(crossed & (up < 0), -math.log(2), 0.0)  # the last that was accepted
         moved = torch.where(crossed, found, self.log_size + up * math.log(2))
-        t = self.count + 1
+        t = self.rounds + 1
         gap = (1 - 1 / (t + DELAY)) * self.gap + (target - acceptance) / (t + DELAY)
         log_size = self.centre - t.sqrt() / GAIN * gap
         share = t**-FORGET
@@ -57,11 +57,11 @@ class Pace(NamedTuple):
     def anew(self) -> Pace:
         """The average begins again, around steps that are a little larger than now: what follows is another metric."""
         zero = torch.zeros_like(self.gap)
-        return self._replace(centre=self.log_size + math.log(10), gap=zero, count=zero, log_average=self.log_size)
+        return self._replace(centre=self.log_size + math.log(10), gap=zero, rounds=zero, log_average=self.log_size)
 
     def settled(self) -> Pace:
         """The average, for good."""
-        return self._replace(log_size=torch.where(self.count > 0, self.log_average, self.log_size))
+        return self._replace(log_size=torch.where(self.rounds > 0, self.log_average, self.log_size))
 
 
 def pick(mask: Tensor, yes: Pace, no: Pace) -> Pace:

@@ -19,7 +19,7 @@ class Scales(NamedTuple):
 
     mean: Tensor  # (M, d)
     squares: Tensor  # (M, d), sums of squared deviations
-    count: Tensor  # (M,)
+    seen: Tensor  # (M,)
 
     @staticmethod
     def none(like: Tensor) -> Scales:
@@ -29,7 +29,7 @@ class Scales(NamedTuple):
 
     def add(self, position: Tensor, which: Tensor) -> Scales:
         """With the positions (M, d) of the chains in `which` (M,)."""
-        count = self.count + which
+        count = self.seen + which
         share = torch.where(which, 1 / count.clamp(min=1), 0.0).to(position.dtype)[:, None]
         off = position - self.mean
         mean = self.mean + share * off
@@ -38,7 +38,7 @@ class Scales(NamedTuple):
 
     def variance(self) -> Tensor:
         """Of each parameter, the same for all chains, (M, d); 1 before there are two draws of a chain."""
-        freedom = (self.count - 1).clamp(min=0).sum().to(self.squares.dtype)
+        freedom = (self.seen - 1).clamp(min=0).sum().to(self.squares.dtype)
         pooled = self.squares.sum(0) / freedom.clamp(min=1)
         share = freedom / (freedom + PRIOR)
         shrunk = share * pooled + (1 - share) * pooled.mean()

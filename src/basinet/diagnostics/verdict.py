@@ -61,8 +61,8 @@ def findings(
 
 
 def rhat_limit(chains: int, count: int, quantities: int) -> float:
-    """What R-hat may be: RHAT, or what the largest of so many is by chance in so few independent draws. Means of the 2 C
-    halves vary by a chi-square with 2 C - 1 degrees of freedom; place and scale are looked at."""
+    """What R-hat may be: RHAT, or what the largest of this many quantities is by chance in so few independent draws.
+    Means of the 2 C halves vary by a chi-square with 2 C - 1 degrees of freedom; place and scale are looked at."""
     freedom = 2 * chains - 1
     z = NormalDist().inv_cdf(1 - ALARM / (2 * quantities))
     quantile = (1 - 2 / (9 * freedom) + z * math.sqrt(2 / (9 * freedom))) ** 3  # over freedom, by Wilson and Hilferty

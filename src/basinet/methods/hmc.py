@@ -84,4 +84,4 @@ class HMC(Metropolis):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         from ..chains.proof import exact_checks
 
-        yield from exact_checks(bench, cls(steps=600, warmup=300, draws=10), 128)
+        yield from exact_checks(bench, cls(steps=600, warmup=300, draws=20), 64)

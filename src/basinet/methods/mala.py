@@ -28,4 +28,4 @@ class MALA(Metropolis):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         from ..chains.proof import exact_checks
 
-        yield from exact_checks(bench, cls(steps=800, warmup=300, draws=10), 128)
+        yield from exact_checks(bench, cls(steps=800, warmup=300, draws=20), 64)

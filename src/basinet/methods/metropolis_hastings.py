@@ -29,4 +29,4 @@ class MetropolisHastings(Metropolis):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         from ..chains.proof import exact_checks
 
-        yield from exact_checks(bench, cls(steps=1000, warmup=400, draws=10), 128)
+        yield from exact_checks(bench, cls(steps=1200, warmup=400, draws=20), 64)
