@@ -126,7 +126,7 @@ def method_checks(recipe: Method) -> Iterator[Check]:
 
 def _brief(recipe: Method) -> Method:
     """The recipe with less training, where it leaves that open: what holds of members does not depend on it."""
-    short: dict[str, Any] = {"epochs": 200, "base": MAP(epochs=400)}
+    short: dict[str, Any] = {"epochs": 200, "steps": 60, "base": MAP(epochs=400)}
     names = {f.name for f in fields(recipe)}
     return replace(recipe, **{n: x for n, x in short.items() if n in names and getattr(recipe, n) is None})
 
