@@ -25,6 +25,7 @@ LAYERS = (
     {"pool"},
     {"engine"},
     {"repulsion"},
+    {"variational"},
     {"methods"},
     {"posterior"},
     {"input_gradients"},
