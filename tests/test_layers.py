@@ -27,6 +27,7 @@ LAYERS = (
     {"engine"},
     {"repulsion"},
     {"chains"},
+    {"variational"},
     {"methods"},
     {"posterior"},
     {"input_gradients"},

@@ -251,7 +251,7 @@ class Posterior:
         """A member as a plain module in eval mode, to deploy or export: at the mean of the member's distribution, so
         that it has the network's weights and none of their uncertainty. It is a copy."""
         part = self[member].parts[0]
-        network = part.adapted().network
+        network = part.adapted().network.alone()
         if network.params != part.problem.network.params or type(network) is not type(part.problem.network):
             raise TypeError(
                 f"a member of {short(part.recipe) if part.recipe else 'this posterior'} is more than the network: it "

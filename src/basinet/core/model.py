@@ -152,6 +152,10 @@ class Model:
             )
         return Model(lambda: _swap(self._build(), where, make), self.output)
 
+    def alone(self) -> Model:
+        """The model of the module itself, where this one differs from it in training alone."""
+        return self
+
     def spec(self) -> dict[str, Any]:
         """What identifies the model in a file: shapes by name, and the module as it prints itself."""
         shapes = {"params": self.params, "frozen": self.frozen, "buffers": self.buffers}

@@ -194,6 +194,10 @@ class Method(Recipe, kind="method"):
         planned steps are, and what changes in its state. By default nothing."""
         return Review(state)
 
+    def fault(self, state: Any, problem: Problem) -> str:
+        """What is wrong with a state whose loss is not finite, where the method can tell: said as it starts anew."""
+        return ""
+
     @abstractmethod
     def finish(
         self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
