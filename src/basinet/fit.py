@@ -36,7 +36,7 @@ from .start import curves_of, going_on, modes
 from .trial import by_validation, compared, relabelled
 
 MANY = 10_000  # members for which it is checked beforehand that all of them can be
-EACH = 4096  # bytes that a member takes beside its parameters: its key, name and curves
+EACH = 8192  # bytes that a member takes beside its parameters: its key, name, curves and place in the engine
 
 
 def fit(
@@ -81,13 +81,7 @@ def fit(
             f"members, of which member k has value k mod {count}"
         )
     each = [recipes[i % count] for i in range(len(who))]
-    made = _fit(each, who, start, given)
-    planned = 0 if given.data is None else plan_of(each[0], given.data.n).steps
-    settles = any(recipe.trials() for recipe in each)  # and compares itself
-    around = planned and not settles and any(f.name == "base" for f in fields(method))
-    if start is None or given.val is None or not around:
-        return made
-    return compared(made, who, start, given.val, Progress("", 0, given.engine.progress))
+    return _fit(each, who, start, given)
 
 
 class _Given(NamedTuple):
@@ -102,8 +96,11 @@ class _Given(NamedTuple):
     observe: Observer | None
 
 
-def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: _Given) -> Posterior:
-    """The posterior of members that have a plain recipe each."""
+def _fit(
+    each: list[Method], who: list[Member], start: Posterior | None, given: _Given, trial: bool = False
+) -> Posterior:
+    """The posterior of members that have a plain recipe each. What goes on from a start is compared with it, unless it
+    is a `trial`."""
     if isinstance(given.data, Stream):
         each = [in_batches(recipe, given.data) for recipe in each]
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
@@ -138,7 +135,11 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
         for trained in run:
             found[trained.position] = trained
             cast.write(trained)
-    return cast.posterior(found, set(missing))
+    made = cast.posterior(found, set(missing))
+    goes_on = any(f.name == "base" for f in fields(each[0])) and bool(cast.plans[0].steps)
+    if trial or start is None or given.data is None or not goes_on:
+        return made
+    return compared(made, who, start, given.data, given.val, Progress("", 0, given.engine.progress))
 
 
 def _rerun(who: list[Member], start: Posterior, given: _Given) -> Callable[[list[Method], list[int]], Posterior]:
@@ -146,7 +147,7 @@ def _rerun(who: list[Member], start: Posterior, given: _Given) -> Callable[[list
 
     def run(recipes: list[Method], here: list[int]) -> Posterior:
         own = start if len(start) == 1 else start[here]
-        return _fit(recipes, [who[i] for i in here], own, given)
+        return _fit(recipes, [who[i] for i in here], own, given, trial=True)
 
     return run
 
@@ -170,8 +171,7 @@ class _Cast:
             raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in who]).unbind(-1)
         self.keys = Noise.seed(seed).split("fit").split(seeds).split(numbers).key  # (M, 2)
-        noises = [Noise(key) for key in self.keys]
-        self.point = _starting_points([self.adapted[j] for j in self.kind], noises, start)
+        self.point = _starting_points([self.adapted[j] for j in self.kind], Noise(self.keys), start)
         self.dtype = engine.dtype or leaves(self.point(0, 0).params)[0].dtype
         self._check_data()
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
@@ -424,24 +424,26 @@ def _identities(members: int | None, seed: int, start: Posterior | None) -> list
     return [Member(seed, k) for k in range(members or 1)]
 
 
-def _starting_points(
-    problems: list[Problem], noises: list[Noise], start: Posterior | None
-) -> Callable[[int, int], Point]:
-    """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt."""
+def _starting_points(problems: list[Problem], noise: Noise, start: Posterior | None) -> Callable[[int, int], Point]:
+    """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt. `noise` has
+    the keys of all members, (M, 2)."""
     if start is not None:
         given = modes(start)
-        expected = {n: tuple(x.shape) for n, x in problems[0].init(noises[0]).params.items()}
+        expected = {n: tuple(x.shape) for n, x in problems[0].init(Noise(noise.key[0])).params.items()}
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}
             if got != expected:
                 raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
         return lambda i, attempt: given[i % len(given)]
 
-    def fresh(i: int, attempt: int) -> Point:
-        noise = noises[i] if attempt == 0 else noises[i].split("attempt").split(attempt)
-        return problems[i].init(noise.split("start"))
+    first = noise.split("start").key
 
-    if len(noises) > 1:
+    def fresh(i: int, attempt: int) -> Point:
+        if attempt == 0:
+            return problems[i].init(Noise(first[i]))
+        return problems[i].init(Noise(noise.key[i]).split("attempt").split(attempt).split("start"))
+
+    if len(first) > 1:
         a, b = fresh(0, 0).params, fresh(1, 0).params
         if all(torch.equal(a[n], b[n]) for n in a):
             raise ValueError(

@@ -171,7 +171,7 @@ def test_the_table_marks_the_best_and_leaves_out_what_nobody_has(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("real", "Its spread was multiplied by 1.5"), ("classes", "Its logits were divided by 1.5 (the mean")],
+    [("real", "Its spread was multiplied by 1.500"), ("classes", "Its logits were divided by 1.500 (the mean")],
 )
 def test_a_tempered_row_says_what_was_done_to_its_predictions(tmp_path, kind, words):
     make_run(tmp_path, kind)

@@ -81,8 +81,8 @@ class Model:
         """A fresh initialisation: the factory run, or the module re-initialised, under a seed from the key."""
         seed = noise.integer()
         with seeded(seed), OwnGenerator(seed):
-            module = self._build()
-        return self.read(module)
+            module = self._source() if not isinstance(self._source, nn.Module) else self._build()
+        return self.read(module)  # which copies, so that what a factory hands out is never written to
 
     def read(self, module: nn.Module) -> Point:
         """The point at which a module of this kind stands: its parameters and buffers, copied."""
@@ -189,7 +189,10 @@ def seeded(seed: int) -> Iterator[None]:
     """Runs its body with torch's global generators at `seed`, and puts them back."""
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
     with GENERATOR, torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
+        if torch.accelerator.is_available():
+            torch.manual_seed(seed)
+        else:  # without a note for devices that may come to be used, which takes a hundred times as long
+            torch.default_generator.manual_seed(seed)
         yield
 
 
