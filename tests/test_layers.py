@@ -32,7 +32,7 @@ LAYERS = (
     {"scoring"},
     {"temper", "weigh", "conformal", "trial", "start"},
     {"fit"},
-    {"defaults"},
+    {"defaults", "pilot"},
     {"testing", "fitted", "checkpoints", "cost"},
     {"advice"},
     {"compare"},

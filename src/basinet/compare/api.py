@@ -25,10 +25,10 @@ from ..problem.priors import Prior
 from .budget import Budget
 from .folder import finite
 from .frame import Frame
-from .problems import default_problem, given_weights, kind_of, settled, suspicions
+from .problems import default_problems, given_weights, kind_of, settled, suspicions
 from .references import offered
 from .rows import Asked, Row, choose
-from .run import Setting, records_of, within
+from .run import Setting, piloted, records_of, within
 from .table import legend, summarise, table, tidy, unfinished
 
 Say = Callable[[str], None]
@@ -134,7 +134,9 @@ class Asking(NamedTuple):
 
         splits, encoder = self._read(data, both)
         splits = self._cut(splits)
-        problem = self.problem or default_problem(splits, self.model, self.likelihood, self.prior, self.hidden)
+        given_design = (self.model, self.likelihood, self.prior, self.hidden)
+        problems = (self.problem,) if self.problem else default_problems(splits, *given_design)
+        problem = problems[0]
         for line in suspicions(splits):
             both(line)
         start = None
@@ -154,7 +156,7 @@ class Asking(NamedTuple):
             )
         seeds = range(self.seed, self.seed + self.seeds) if isinstance(self.seeds, int) else self.seeds
         shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command))
-        return Setting(splits, problem, *shared), chosen.rows
+        return Setting(splits, problem, *shared, candidates=problems if start is None else ()), chosen.rows
 
     def _check(self, data: Any) -> None:
         """Refuses arguments of other types than they should be, before anything is read."""
@@ -198,7 +200,9 @@ def carry_out(
     """Makes the records that are missing, and their summary, which is also in `out`."""
     if against is not None and str(against).lower() not in (labels := [row.label.lower() for row in rows]):
         raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(str(against), labels)}")
-    if budget is not None:
+    if budget is None:
+        setting = piloted(setting, rows, out, say)
+    else:
         setting, rows = within(setting, rows, out, Budget.read(budget), say)
     records = list(records_of(setting, rows, out, say))
     found = Comparison(records, out, against)
