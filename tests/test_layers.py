@@ -35,7 +35,7 @@ LAYERS = (
     {"scoring"},
     {"temper", "weigh", "conformal", "trial", "start", "diagnose"},
     {"fit"},
-    {"defaults"},
+    {"defaults", "pilot"},
     {"testing", "fitted", "checkpoints", "cost"},
     {"sklearn"},
     {"advice"},

@@ -14,6 +14,8 @@ from ..engine import Engine, Method
 from ..engine.method import plan_of
 from ..families import Delta
 from ..fit import fit
+from ..methods.map import MAP
+from ..pilot import pilot
 from ..pool import FileError, Pool, behaviour, describe, fingerprint
 from ..pool.arrays import write_arrays
 from ..posterior import Posterior
@@ -48,6 +50,7 @@ class Setting(NamedTuple):
     warnings: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     shift: Shift | None = None  # corruptions of the test part, where they were asked for
+    candidates: tuple[Problem, ...] = ()  # what validation chooses the problem from, where there are several
 
     def about(self) -> dict[str, Any]:
         """What run.json says of it."""
@@ -125,6 +128,25 @@ def records_of(
     if not done and errors:
         raise errors[0]
     folder.finish()
+
+
+def piloted(setting: Setting, rows: Sequence[Row], out: Path, say: Say) -> Setting:
+    """The setting with the problem that validation chooses among its candidates, and a line that says so."""
+    if len(setting.candidates) < 2:
+        return setting
+    splits, plain = setting.splits, [row.recipe for row in rows if isinstance(row.recipe, MAP)]
+    problem, line = pilot(
+        setting.candidates,
+        splits.train,
+        validation(splits)[0],
+        recipe=plain[0] if plain else None,
+        seed=setting.seeds[0],
+        engine=setting.engine,
+        pool=out / "pilot",
+    )
+    if line:
+        say(line)
+    return setting._replace(problem=problem, candidates=(), warnings=(*setting.warnings, *([line] if line else [])))
 
 
 def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Say) -> tuple[Setting, list[Row]]:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 ENOUGH = 3000  # steps that bring small networks close to a mode at the default step size
 MOST, MANY = 6000, 100  # steps that larger data get: as many as MANY epochs are, up to MOST
 EPOCHS = 10  # at least, where data are so many that MOST steps are less
-PATIENCE = 30  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all
+PATIENCE = 60  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all: the
+#               validation loss of a table often rises before it falls again, as the step size shrinks
 
 
 class Schedule(NamedTuple):
