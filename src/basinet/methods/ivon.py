@@ -8,9 +8,9 @@
     m <- m - lr min(h0 + delta, 1) (v / (1 - b1^t) + delta (m - c)) / (h + delta)
 
 The effective sample size is N, from the data, and delta follows from the prior, centred on c: neither is a knob. The
-fixed point is that of mean-field variational inference. At 1 and lr = 1 a step is Newton's, which is why the factor h0 +
-delta of the published step is not let above it: a strong prior would make it diverge. What the likelihood learns is a point and follows v / (1 -
-b1^t) at the rate lr.
+fixed point is that of mean-field variational inference. At 1 and lr = 1 a step is Newton's, which is why the factor
+h0 + delta of the published step is not let above it: a strong prior would make it diverge. What the likelihood learns
+is a point and follows v / (1 - b1^t) at the rate lr.
 """
 
 from __future__ import annotations
