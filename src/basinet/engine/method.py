@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from ..core.demand import Demand, Predicting
+from ..core.model import Mode
 from ..core.noise import Noise
 from ..core.recipe import Recipe
 from ..core.tree import Params, Point, nbytes
@@ -140,6 +141,7 @@ class Method(Recipe, kind="method"):
         True  # a member whose loss is not finite starts anew; False: the method deals with such steps itself
     )
     offered: ClassVar[bool] = False  # in `basinet compare`, `methods` and `check`: those of basinet.methods always are
+    mode: ClassVar[Mode] = "eval"  # in which its posteriors predict; dropout: what is random in the network is a draw
     samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
 
     @property
@@ -245,6 +247,12 @@ def via_of(method: Method | None) -> str:
     """How its posteriors predict unless told otherwise (sample, linear, probit or bridge): the field `via` of recipes
     that have one."""
     return getattr(method, "via", "sample")
+
+
+def held_of(method: Method | None) -> bool:
+    """Whether a draw of its posteriors has one dropout mask for all inputs: the field `held` of recipes that have
+    one."""
+    return getattr(method, "held", False)
 
 
 def short(recipe: Method) -> str:
