@@ -184,9 +184,9 @@ def test_budgets_are_kept():
 
 def test_advice_can_be_followed():
     data = classes()
-    start = bn.fit(bn.MAP(epochs=20), problem(), data, engine=ENGINE)
-    for given in (None, start):
-        for advice in bn.advise(problem(), data, bn.Budget(steps=8000), val=data, start=given, engine=ENGINE):
+    trained = bn.fit(bn.MAP(epochs=20), problem(), data, engine=ENGINE)
+    for start in (None, trained, bn.Posterior.of(problem().network.module, problem())):
+        for advice in bn.advise(problem(), data, bn.Budget(steps=8000), val=data, start=start, engine=ENGINE):
             around = start if advice.around_start else None
             posterior = bn.fit(
                 advice.method, problem(), data, val=data, members=advice.members, start=around, engine=ENGINE

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .core import Noise
     from .cost import Cost, cost
     from .data import Data, corruptions, datasets
+    from .diagnose import Diagnosis, diagnose
     from .engine import Engine, Event
     from .fit import fit
     from .input_gradients import input_gradients
@@ -44,6 +45,7 @@ __all__ = [
     "Budget",
     "Cost",
     "Data",
+    "Diagnosis",
     "Engine",
     "Event",
     "FileError",
@@ -60,6 +62,7 @@ __all__ = [
     "curvature",
     "data",
     "datasets",
+    "diagnose",
     "families",
     "fit",
     "input_gradients",
@@ -86,6 +89,7 @@ _HOMES = {
     "core": ("Noise",),
     "cost": ("Cost", "cost"),
     "data": ("Data", "corruptions", "datasets"),
+    "diagnose": ("Diagnosis", "diagnose"),
     "engine": ("Engine", "Event"),
     "fit": ("fit",),
     "input_gradients": ("input_gradients",),
@@ -129,6 +133,10 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as all modules are pickled: functions that use this one travel to other processes with it."""
+        return import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from .core.noise import Noise
 from .data import Data, Stream
-from .engine import Engine, Method
+from .engine import Based, Engine, Method
 from .posterior import Posterior
 from .problem import Problem
 
@@ -70,6 +70,8 @@ def check_needs(method: Method, problem: Problem, data: Data | Stream | None, va
     for what, given in (("data", data), ("val", val)):
         if given is None and what in method.needs:
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
+    if hasattr(method, "base") and not isinstance(method, Based):
+        raise TypeError(f"{name} has a field base, which nothing reads: derive it from basinet.engine.Based")
     if val is None and getattr(method, "patience", None) is not None:
         raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
 

@@ -61,8 +61,7 @@ class Cast:
             raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in who]).unbind(-1)
         self.keys = Noise.seed(seed).split("fit").split(seeds).split(numbers).key  # (M, 2)
-        noises = [Noise(key) for key in self.keys]
-        self.point = _starting_points([self.adapted[j] for j in self.kind], noises, start)
+        self.point = _starting_points([self.adapted[j] for j in self.kind], Noise(self.keys), start)
         self.dtype = engine.dtype or leaves(self.point(0, 0).params)[0].dtype
         self._check_data()
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
@@ -228,24 +227,26 @@ def different(recipes: Sequence[Method]) -> list[Method]:
     return found
 
 
-def _starting_points(
-    problems: list[Problem], noises: list[Noise], start: Posterior | None
-) -> Callable[[int, int], Point]:
-    """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt."""
+def _starting_points(problems: list[Problem], noise: Noise, start: Posterior | None) -> Callable[[int, int], Point]:
+    """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt. `noise` has
+    the keys of all members, (M, 2)."""
     if start is not None:
         given = modes(start)
-        expected = {n: tuple(x.shape) for n, x in problems[0].init(noises[0]).params.items()}
+        expected = {n: tuple(x.shape) for n, x in problems[0].init(Noise(noise.key[0])).params.items()}
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}
             if got != expected:
                 raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
         return lambda i, attempt: given[i % len(given)]
 
-    def fresh(i: int, attempt: int) -> Point:
-        noise = noises[i] if attempt == 0 else noises[i].split("attempt").split(attempt)
-        return problems[i].init(noise.split("start"))
+    first = noise.split("start").key
 
-    if len(noises) > 1:
+    def fresh(i: int, attempt: int) -> Point:
+        if attempt == 0:
+            return problems[i].init(Noise(first[i]))
+        return problems[i].init(Noise(noise.key[i]).split("attempt").split(attempt).split("start"))
+
+    if len(first) > 1:
         a, b = fresh(0, 0).params, fresh(1, 0).params
         if all(torch.equal(a[n], b[n]) for n in a):
             raise ValueError(

@@ -16,7 +16,6 @@ from .core.recipe import expand
 from .data import Data, Stream
 from .engine import Based, Engine, Member, Method
 from .engine.memory import SHARE, free_bytes, readable
-from .engine.method import plan_of
 from .engine.progress import Progress
 from .engine.work import Observer
 from .methods.map import MAP
@@ -27,7 +26,7 @@ from .start import curves_of, going_on
 from .trial import by_validation, compared, relabelled
 
 MANY = 10_000  # members for which it is checked beforehand that all of them can be
-EACH = 4096  # bytes that a member takes beside its parameters: its key, name and curves
+EACH = 8192  # bytes that a member takes beside its parameters: its key, name, curves and place in the engine
 
 
 def fit(
@@ -72,17 +71,14 @@ def fit(
             f"members, of which member k has value k mod {count}"
         )
     each = [recipes[i % count] for i in range(len(who))]
-    made = _fit(each, who, start, given)
-    planned = 0 if given.data is None else plan_of(each[0], given.data.n).steps
-    settles = any(recipe.trials() for recipe in each)  # and compares itself
-    around = planned and not settles and isinstance(method, Based)
-    if start is None or given.val is None or not around:
-        return made
-    return compared(made, who, start, given.val, Progress("", 0, given.engine.progress))
+    return _fit(each, who, start, given)
 
 
-def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: Given) -> Posterior:
-    """The posterior of members that have a plain recipe each."""
+def _fit(
+    each: list[Method], who: list[Member], start: Posterior | None, given: Given, trial: bool = False
+) -> Posterior:
+    """The posterior of members that have a plain recipe each. What goes on from a start is compared with it, unless it
+    is a `trial`."""
     if isinstance(given.data, Stream):
         each = [in_batches(recipe, given.data) for recipe in each]
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
@@ -118,7 +114,11 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
         for trained in run:
             found[trained.position] = trained
             cast.write(trained)
-    return cast.posterior(found, set(missing))
+    made = cast.posterior(found, set(missing))
+    goes_on = isinstance(each[0], Based) and bool(cast.plans[0].steps)
+    if trial or start is None or given.data is None or not goes_on:
+        return made
+    return compared(made, who, start, given.data, given.val, Progress("", 0, given.engine.progress))
 
 
 def _rerun(who: list[Member], start: Posterior, given: Given) -> Callable[[list[Method], list[int]], Posterior]:
@@ -126,7 +126,7 @@ def _rerun(who: list[Member], start: Posterior, given: Given) -> Callable[[list[
 
     def run(recipes: list[Method], here: list[int]) -> Posterior:
         own = start if len(start) == 1 else start[here]
-        return _fit(recipes, [who[i] for i in here], own, given)
+        return _fit(recipes, [who[i] for i in here], own, given, trial=True)
 
     return run
 

@@ -72,7 +72,7 @@ class _StackedLinear(torch.autograd.Function):
     """y = x w' + b of each member: x (M, B, in), w (M, out, in), b (M, out) or None."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         kind, device = torch.result_type(x, weight), x.device.type
         if torch.is_autocast_enabled(device):
             kind = torch.get_autocast_dtype(device)
@@ -85,7 +85,7 @@ class _StackedLinear(torch.autograd.Function):
             return torch.baddbmm(bias.to(kind).unsqueeze(1), x, weight.mT)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.kinds
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad

@@ -71,7 +71,9 @@ def vjp(called: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any, Ba
 
     def back(cotangents: Any) -> Any:
         pairs = [(o, c) for o, c in zip(leaves(outputs), leaves(cotangents)) if o.requires_grad]
-        slopes = torch.autograd.grad([o for o, _ in pairs], flat, [c for _, c in pairs], materialize_grads=True)
+        with torch.enable_grad():  # of a number: torch imports its compiler's algebra to check other cotangents
+            along = torch.stack([(o * c).sum() for o, c in pairs]).sum()
+        slopes = torch.autograd.grad(along, flat, materialize_grads=True)
         return pytree.tree_unflatten(list(slopes), structure)
 
     return detached(outputs), detached(aux), back
