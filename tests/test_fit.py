@@ -152,6 +152,15 @@ def test_members_of_other_seeds_are_others(six):
     assert torch.equal(scale[0], scale[1]) and not torch.equal(scale[0], scale[2])
 
 
+def test_a_field_base_that_nothing_reads_is_refused():
+    @dataclass(frozen=True, kw_only=True)
+    class Bare(MAP):
+        base: MAP | None = None
+
+    with pytest.raises(TypeError, match="Bare has a field base, which nothing reads: derive it from"):
+        fit(Bare())
+
+
 def test_a_method_with_a_base_gets_map_where_none_is_given():
     made = fit(Widen(), members=2, seed=3)
     base = fit(MAP(), members=2, seed=3)

@@ -228,3 +228,15 @@ def test_another_loss_makes_other_members():
     for a, b in zip(leaves(plain.points()), leaves(found.points())):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
     assert found.info["curves"]["loss"][0][0] == pytest.approx(2 * plain.info["curves"]["loss"][0][0], rel=1e-12)
+
+
+def test_a_step_without_a_lift_is_that_of_one_member():
+    problem = bn.Problem(lambda: nn.Linear(13, 3).double(), bn.likelihoods.Categorical())
+    recipe, data, point = MAP(), DATA.to(dtype=torch.float64), problem.init(Noise.seed(0))
+    batch = Batch(data.inputs[:8], data.targets[:8], torch.arange(8), torch.tensor(0), data.n)
+    plain = Step(batch, problem, Noise.seed(1))
+    moved = [
+        recipe.update(recipe.init(point, problem, Noise.seed(2)), s)[0] for s in (plain, plain._replace(lift=INSIDE))
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(leaves(moved[0].params), leaves(moved[1].params)))
+    assert not torch.equal(moved[0].params["weight"], point.params["weight"])
