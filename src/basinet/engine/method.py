@@ -228,6 +228,8 @@ def patience_of(method: Method) -> int | None:
     that have such a field. Where neither that nor the epochs are given, PATIENCE."""
     if not hasattr(method, "patience"):
         return None
+    if method.patience is not None and method.patience < 1:
+        raise ValueError(f"expected patience of at least 1 report, or None, got {method.patience}")
     return PATIENCE if method.patience is None and getattr(method, "epochs", 0) is None else method.patience
 
 
@@ -289,6 +291,16 @@ class GradientMethod(Method, kind="method"):
     """
 
     optimizer: Optimizer  # how a gradient becomes a step; final classes give it a default
+
+    @property
+    def best(self) -> bool:
+        """Where it has patience, it ends at the lowest validation NLL."""
+        return patience_of(self) is not None
+
+    def review(self, state: Any, report: Report) -> Review:
+        """Stops a member whose validation has not improved for as long as patience lasts."""
+        patience = patience_of(self)
+        return Review(state, patience is not None and report.waited >= patience)
 
     def loss(self, params: Any, state: Descent, step: Step) -> Info:
         """What is descended, at `params`, and the buffers after it: by default the potential per example, U T / N,
