@@ -7,7 +7,7 @@ import basinet as bn
 from basinet.core.noise import Noise
 from basinet.ended import fall_of, falling_line
 from basinet.engine.method import PATIENCE, patience_of
-from basinet.optim import Adam
+from basinet.optim import SGD, Adam
 
 X = Noise.seed(0).normal(torch.empty(60, 3))
 Y = X[:, :1] + Noise.seed(1).normal(torch.empty(60, 1))
@@ -23,6 +23,27 @@ def test_patience_is_for_recipes_that_do_not_say_how_long():
     assert patience_of(bn.MAP(epochs=5)) is None
     assert patience_of(bn.MAP(epochs=5, patience=2)) == 2 == patience_of(bn.MAP(patience=2))
     assert patience_of(bn.Laplace()) is None
+    for recipe in (bn.Anchored, bn.RandomPrior, bn.EMA, bn.WGD):
+        assert patience_of(recipe()) == PATIENCE and recipe().best and not recipe(epochs=5).best
+    with pytest.raises(ValueError, match="expected patience of at least 1 report"):
+        patience_of(bn.EMA(patience=0))
+
+
+@pytest.mark.parametrize("recipe", [bn.Anchored, bn.RandomPrior, bn.EMA])
+def test_other_points_end_at_their_best_validation_too(recipe):
+    """Noise that a network of 200 weights fits 40 rows with: going on is worse."""
+    wide = bn.Problem(lambda: bn.networks.MLP(3, 1, hidden=(50,)), bn.likelihoods.Gaussian(noise=0.3))
+    val, data = bn.Data(X[40:], Y[40:]), bn.Data(X[:40], Y[:40])
+    steps = {"optimizer": Adam(lr=0.03), "epochs": 400}
+    stopped, whole = (
+        bn.fit(recipe(**steps, **more), wide, data, val=val, engine=ENGINE) for more in ({"patience": 10}, {})
+    )
+    curves = {n: c[0] for n, c in stopped.info["curves"].items()}
+    assert curves["step"][-1] < 400 and len(curves["val_nll"]) == 10 + 1 + curves["val_nll"].index(
+        min(curves["val_nll"])
+    )
+    assert bn.score(stopped, val)["nll"] == pytest.approx(min(curves["val_nll"]), abs=1e-3)
+    assert bn.score(stopped, val)["nll"] < bn.score(whole, val)["nll"] - 0.1
 
 
 def test_with_validation_a_default_fit_stops_at_its_best_and_without_when_the_loss_is_flat():
@@ -32,7 +53,7 @@ def test_with_validation_a_default_fit_stops_at_its_best_and_without_when_the_lo
     best = min(range(len(curves["val_nll"])), key=lambda i: curves["val_nll"][i])
     assert curves["step"][-1] < 3000 and len(curves["step"]) == best + 1 + PATIENCE
     assert bn.score(judged, val)["nll"] == pytest.approx(curves["val_nll"][best], abs=2e-3)
-    alone = bn.fit(bn.MAP(optimizer=Adam(lr=0.1)), problem(), bn.Data(X, Y), engine=ENGINE)
+    alone = bn.fit(bn.MAP(optimizer=SGD(lr=0.1)), problem(), bn.Data(X, Y), engine=ENGINE)
     assert alone.info["curves"]["step"][0][-1] < 3000
 
 

@@ -264,6 +264,8 @@ def patience_of(method: Method) -> int | None:
     that have such a field. Where neither that nor the epochs are given, PATIENCE."""
     if not hasattr(method, "patience"):
         return None
+    if method.patience is not None and method.patience < 1:
+        raise ValueError(f"expected patience of at least 1 report, or None, got {method.patience}")
     return PATIENCE if method.patience is None and getattr(method, "epochs", 0) is None else method.patience
 
 
