@@ -36,7 +36,7 @@ from .start import curves_of, going_on, modes
 from .trial import by_validation, compared, relabelled
 
 MANY = 10_000  # members for which it is checked beforehand that all of them can be
-EACH = 4096  # bytes that a member takes beside its parameters: its key, name and curves
+EACH = 8192  # bytes that a member takes beside its parameters: its key, name, curves and place in the engine
 
 
 def fit(
@@ -81,13 +81,7 @@ def fit(
             f"members, of which member k has value k mod {count}"
         )
     each = [recipes[i % count] for i in range(len(who))]
-    made = _fit(each, who, start, given)
-    planned = 0 if given.data is None else plan_of(each[0], given.data.n).steps
-    settles = any(recipe.trials() for recipe in each)  # and compares itself
-    around = planned and not settles and any(f.name == "base" for f in fields(method))
-    if start is None or given.val is None or not around:
-        return made
-    return compared(made, who, start, given.val, Progress("", 0, given.engine.progress))
+    return _fit(each, who, start, given)
 
 
 class _Given(NamedTuple):
@@ -102,14 +96,17 @@ class _Given(NamedTuple):
     observe: Observer | None
 
 
-def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: _Given) -> Posterior:
-    """The posterior of members that have a plain recipe each."""
+def _fit(
+    each: list[Method], who: list[Member], start: Posterior | None, given: _Given, trial: bool = False
+) -> Posterior:
+    """The posterior of members that have a plain recipe each. What goes on from a start is compared with it, unless it
+    is a `trial`."""
     if isinstance(given.data, Stream):
         each = [in_batches(recipe, given.data) for recipe in each]
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
     if start is None and any(f.name == "base" for f in fields(each[0])):
         for recipe in _different(each):  # what is missing or does not fit is said before the base is trained
-            check_needs(recipe, given.data, given.val)
+            check_needs(recipe, given.problem, given.data, given.val)
             adapted = recipe.adapt(given.problem)
             _check_room(recipe, adapted, adapted.init(Noise.seed(given.seed)), len(who), given)
         bases: list[Method] = [getattr(recipe, "base", None) or MAP() for recipe in each]
@@ -138,7 +135,11 @@ def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: 
         for trained in run:
             found[trained.position] = trained
             cast.write(trained)
-    return cast.posterior(found, set(missing))
+    made = cast.posterior(found, set(missing))
+    goes_on = any(f.name == "base" for f in fields(each[0])) and bool(cast.plans[0].steps)
+    if trial or start is None or given.data is None or not goes_on:
+        return made
+    return compared(made, who, start, given.data, given.val, Progress("", 0, given.engine.progress))
 
 
 def _rerun(who: list[Member], start: Posterior, given: _Given) -> Callable[[list[Method], list[int]], Posterior]:
@@ -146,7 +147,7 @@ def _rerun(who: list[Member], start: Posterior, given: _Given) -> Callable[[list
 
     def run(recipes: list[Method], here: list[int]) -> Posterior:
         own = start if len(start) == 1 else start[here]
-        return _fit(recipes, [who[i] for i in here], own, given)
+        return _fit(recipes, [who[i] for i in here], own, given, trial=True)
 
     return run
 
@@ -161,7 +162,7 @@ class _Cast:
         self.who = who
         self.kinds = _different(each)
         for recipe in self.kinds:
-            check_needs(recipe, data, val)
+            check_needs(recipe, problem, data, val)
         self.kind = [self.kinds.index(recipe) for recipe in each]  # by position, as all lists of members here
         self.adapted = [recipe.adapt(problem) for recipe in self.kinds]
         self.plans = [plan_of(recipe, 0 if data is None else data.n) for recipe in self.kinds]
@@ -170,8 +171,7 @@ class _Cast:
             raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in who]).unbind(-1)
         self.keys = Noise.seed(seed).split("fit").split(seeds).split(numbers).key  # (M, 2)
-        noises = [Noise(key) for key in self.keys]
-        self.point = _starting_points([self.adapted[j] for j in self.kind], noises, start)
+        self.point = _starting_points([self.adapted[j] for j in self.kind], Noise(self.keys), start)
         self.dtype = engine.dtype or leaves(self.point(0, 0).params)[0].dtype
         self._check_data()
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
@@ -237,7 +237,7 @@ class _Cast:
         method, point = self.kinds[cohort[0]], self.point
         _check_room(method, self.adapted[cohort[0]], self.point(wanted[0], 0), len(self.who), self.given)
         if len(cohort) > 1:
-            method = Together.of([self.kinds[j] for j in cohort], problem, engine.place)
+            method = Together.of([self.kinds[j] for j in cohort], problem.to(engine.place, self.dtype), engine.place)
 
             def marked(i: int, attempt: int) -> Any:
                 return Marked(*self.point(i, attempt), torch.tensor(cohort.index(self.kind[i])))
@@ -356,9 +356,15 @@ def _check_options(seed: Any, pool: Any, engine: Any, observe: Any) -> None:
         raise TypeError(f"expected observe as a function of an event, got {type(observe).__name__}")
 
 
-def check_needs(method: Method, data: Data | Stream | None, val: Data | Stream | None) -> None:
-    """Refuses to go without data that a recipe needs."""
+def check_needs(method: Method, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> None:
+    """Refuses to go without data that a recipe needs, and with terms that it does not know of."""
     name = type(method).__name__
+    if problem.terms and not method.terms:
+        kinds = ", ".join(dict.fromkeys(type(term).__name__ for term in problem.terms))
+        raise ValueError(
+            f"{name} as given here takes the curvature of the data alone, and the problem has terms beside them "
+            f"({kinds}): use a method that follows the potential, such as SWAG or MAP with members, or leave them out"
+        )
     for what, given in (("data", data), ("val", val)):
         if given is None and what in method.needs:
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
@@ -397,7 +403,7 @@ def _check_many(method: Method, members: int, given: _Given) -> None:
             f"{members:,} members take about {readable(members * EACH)} to keep count of alone, and {readable(free)} "
             f"may be used: members={free // EACH:,} fit"
         )
-    check_needs(method, given.data, given.val)
+    check_needs(method, given.problem, given.data, given.val)
     adapted = method.adapt(given.problem)
     _check_room(method, adapted, adapted.init(Noise.seed(given.seed)), members, given)
     Progress("", 0, given.engine.progress).say(f"{members:,} members: each start is drawn before the first step")
@@ -418,24 +424,26 @@ def _identities(members: int | None, seed: int, start: Posterior | None) -> list
     return [Member(seed, k) for k in range(members or 1)]
 
 
-def _starting_points(
-    problems: list[Problem], noises: list[Noise], start: Posterior | None
-) -> Callable[[int, int], Point]:
-    """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt."""
+def _starting_points(problems: list[Problem], noise: Noise, start: Posterior | None) -> Callable[[int, int], Point]:
+    """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt. `noise` has
+    the keys of all members, (M, 2)."""
     if start is not None:
         given = modes(start)
-        expected = {n: tuple(x.shape) for n, x in problems[0].init(noises[0]).params.items()}
+        expected = {n: tuple(x.shape) for n, x in problems[0].init(Noise(noise.key[0])).params.items()}
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}
             if got != expected:
                 raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
         return lambda i, attempt: given[i % len(given)]
 
-    def fresh(i: int, attempt: int) -> Point:
-        noise = noises[i] if attempt == 0 else noises[i].split("attempt").split(attempt)
-        return problems[i].init(noise.split("start"))
+    first = noise.split("start").key
 
-    if len(noises) > 1:
+    def fresh(i: int, attempt: int) -> Point:
+        if attempt == 0:
+            return problems[i].init(Noise(first[i]))
+        return problems[i].init(Noise(noise.key[i]).split("attempt").split(attempt).split("start"))
+
+    if len(first) > 1:
         a, b = fresh(0, 0).params, fresh(1, 0).params
         if all(torch.equal(a[n], b[n]) for n in a):
             raise ValueError(

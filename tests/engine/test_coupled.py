@@ -17,7 +17,7 @@ from basinet.core.tree import leaves, ravel, tree_map
 from basinet.engine import Descent, Engine, GradientMethod, Info, Lift, Report, Review, Schedule, Step
 from basinet.engine import group as group_module
 from basinet.engine.kernel import Kernel
-from basinet.engine.step import Streams
+from basinet.engine.streams import Streams
 from basinet.engine.work import Work
 from basinet.methods.map import MAP
 from basinet.optim import Adam

@@ -22,13 +22,14 @@ from ..posterior import Posterior
 from ..problem import Problem
 from ..problem.likelihoods import Categorical, Gaussian, Likelihood
 from ..problem.priors import Prior
+from ..temper import ways_of
 from .budget import Budget
 from .folder import finite
 from .frame import Frame
-from .problems import default_problem, given_weights, kind_of, settled, suspicions
+from .problems import default_problems, given_weights, kind_of, settled, suspicions
 from .references import offered
 from .rows import Asked, Row, choose
-from .run import Setting, records_of, within
+from .run import Setting, piloted, records_of, within
 from .shift import Shift, shift_legend, shift_table, with_ood
 from .table import legend, summarise, table, tidy, unfinished
 
@@ -149,7 +150,9 @@ class Asking(NamedTuple):
         splits = self._cut(splits)
         splits = splits if self.ood is None else with_ood(splits, encoder, self.ood, self.folder, self.seed)
         shift = None if self.corrupt is None else Shift.of(splits, encoder, self.corrupt)
-        problem = self.problem or default_problem(splits, self.model, self.likelihood, self.prior, self.hidden)
+        given_design = (self.model, self.likelihood, self.prior, self.hidden)
+        problems = (self.problem,) if self.problem else default_problems(splits, *given_design)
+        problem = problems[0]
         for line in suspicions(splits):
             both(line)
         start = None
@@ -160,7 +163,8 @@ class Asking(NamedTuple):
             both("weights that were trained elsewhere may have seen the test part: if so, all scores flatter")
         kind = kind_of(problem)
         able, waiting = offered(splits, kind) if isinstance(problem.likelihood, (Categorical, Gaussian)) else ([], [])
-        chosen = choose(methods, self.members, splits.train.n, start is not None, kind, able)
+        temperable = kind if ways_of(problem.likelihood) else "counts"
+        chosen = choose(methods, self.members, splits.train.n, start is not None, temperable, able)
         for line in chosen.lines:
             both(line)
         if methods is None and start is None and waiting:
@@ -169,7 +173,7 @@ class Asking(NamedTuple):
             )
         seeds = range(self.seed, self.seed + self.seeds) if isinstance(self.seeds, int) else self.seeds
         shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command), shift)
-        return Setting(splits, problem, *shared), chosen.rows
+        return Setting(splits, problem, *shared, candidates=problems if start is None else ()), chosen.rows
 
     def _check(self, data: Any) -> None:
         """Refuses arguments of other types than they should be, before anything is read."""
@@ -213,7 +217,9 @@ def carry_out(
     """Makes the records that are missing, and their summary, which is also in `out`."""
     if against is not None and str(against).lower() not in (labels := [row.label.lower() for row in rows]):
         raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(str(against), labels)}")
-    if budget is not None:
+    if budget is None:
+        setting = piloted(setting, rows, out, say)
+    else:
         setting, rows = within(setting, rows, out, Budget.read(budget), say)
     records = list(records_of(setting, rows, out, say))
     found = Comparison(records, out, against)

@@ -46,12 +46,14 @@ class Measured(NamedTuple):
 
 def measure(posterior: Posterior, splits: Splits, unit: Unit, seed: int = 0, shift: Shift | None = None) -> Measured:
     """Predicts the test part, and what is out of distribution where the splits have it; and the test part under the
-    corruptions of `shift`."""
+    corruptions of `shift`. A temperature of all members together is not that of fewer, so there are no scores against
+    their number then."""
+    whole = posterior.temperature is not None and posterior.temperature.of != "members"
 
     def chunks(data: Data) -> Iterator[Chunk]:
         return predicted(posterior, data, None, None, seed)
 
-    return _measured(chunks, len(posterior), splits, unit, seed, shift)
+    return _measured(chunks, 1 if whole else len(posterior), splits, unit, seed, shift)
 
 
 def measure_function(

@@ -14,6 +14,8 @@ from ..engine import Engine, Method
 from ..engine.method import plan_of
 from ..families import Delta
 from ..fit import fit
+from ..methods.map import MAP
+from ..pilot import pilot
 from ..pool import FileError, Pool, behaviour, describe, fingerprint
 from ..pool.arrays import write_arrays
 from ..posterior import Posterior
@@ -48,6 +50,7 @@ class Setting(NamedTuple):
     warnings: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     shift: Shift | None = None  # corruptions of the test part, where they were asked for
+    candidates: tuple[Problem, ...] = ()  # what validation chooses the problem from, where there are several
 
     def about(self) -> dict[str, Any]:
         """What run.json says of it."""
@@ -127,6 +130,25 @@ def records_of(
     folder.finish()
 
 
+def piloted(setting: Setting, rows: Sequence[Row], out: Path, say: Say) -> Setting:
+    """The setting with the problem that validation chooses among its candidates, and a line that says so."""
+    if len(setting.candidates) < 2:
+        return setting
+    splits, plain = setting.splits, [row.recipe for row in rows if isinstance(row.recipe, MAP)]
+    problem, line = pilot(
+        setting.candidates,
+        splits.train,
+        validation(splits)[0],
+        recipe=plain[0] if plain else None,
+        seed=setting.seeds[0],
+        engine=setting.engine,
+        pool=out / "pilot",
+    )
+    if line:
+        say(line)
+    return setting._replace(problem=problem, candidates=(), warnings=(*setting.warnings, *([line] if line else [])))
+
+
 def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Say) -> tuple[Setting, list[Row]]:
     """The rows scaled to a budget, as an earlier run in `out` decided where there was one, and the setting that says
     so."""
@@ -154,7 +176,7 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
     posterior, tempering = fitted.posterior, 0.0
     if row.tempered:
         trained = time.perf_counter()
-        posterior = temper(posterior, splits.val, seed=seed)
+        posterior = temper(posterior, validation(splits)[0], seed=seed)
         tempering = time.perf_counter() - trained
     own = time.perf_counter() - began
     began = time.perf_counter()
@@ -166,6 +188,7 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
         "members": len(posterior),
         "asked": row.members,
         "tempered": row.tempered,
+        **_temperature(posterior),
         "seed": seed,
         "n_train": n,
         "n_test": splits.test.n,
@@ -258,6 +281,12 @@ def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: 
         return _Fitted(posterior, before.seconds + seconds, before.training)
     curves, steps = posterior.parts[0].info.get("curves", {}), plan_of(recipe, splits.train.n).steps
     return _Fitted(posterior, seconds, None if row.started else training_of(curves, recipe, steps))
+
+
+def _temperature(posterior: Posterior) -> dict[str, Any]:
+    """What its predictions were tempered with: one number for each member, or one for all."""
+    found = posterior.temperature
+    return {} if found is None else {"temperature": found.values.flatten().tolist()}
 
 
 def spread_of(posterior: Posterior, recipe: Method | None) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..metrics import bootstrap_difference
 from ..pool.arrays import read_arrays
 from .frame import Frame
+from .rows import TEMPERED
 from .shift import shifted_means
 
 LEVEL = 0.95  # of the intervals of differences
@@ -167,7 +168,16 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
         doubt = "entropy" if "brier" in first else "variance"
         share += f"OOD: AUROC by which the {doubt} tells inputs from elsewhere from test examples. "
     passes = "" if any("nll_se" in row for row in summary) else " Passes: of the network, for a prediction."
-    return told + share + pairs + costs + passes
+    return told + share + pairs + costs + passes + _tempering(summary)
+
+
+def _tempering(summary: Sequence[dict[str, Any]]) -> str:
+    """What tempered rows are, where there are any."""
+    if not any(row["method"].startswith(f"{TEMPERED} ") for row in summary):
+        return ""
+    if "brier" in summary[0]:
+        return " Tempered: logits divided by a temperature, found on validation examples."
+    return " Tempered: the spread multiplied by a factor, found on validation examples."
 
 
 def unfinished(records: Sequence[dict[str, Any]]) -> str:

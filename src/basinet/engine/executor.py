@@ -18,7 +18,8 @@ from .captured import Captured
 from .group import Slot, finish_only, run_group
 from .kernel import Kernel
 from .probe import Plan
-from .step import Alone, Lift, Streams
+from .step import Alone, Lift
+from .streams import Streams
 from .work import Roster, Run, Trained
 
 if TYPE_CHECKING:

@@ -284,23 +284,25 @@ class _Group:
         who, step = f"member {slot.member.k} (seed {slot.member.seed})", slot.clock
         first = r == 0 or not coupled  # speaks, for all where they belong together
         who = f"one of {len(self.rows)} members that see each other" if coupled else who
+        fault = self.method.fault(self.kernel.view(r), self.work.problem)
+        why = f" ({fault})" if fault else ""
         once = self.work.schedule.order == "given" and isinstance(self.work.data, Stream)
         if once or slot.attempt + 1 >= ATTEMPTS:
             slot.finished = True
             if first and once:
                 run.progress.say(
-                    f"{who} is not finite after {step:,} steps, and is left out: the stream cannot be read again from "
-                    "its beginning for it"
+                    f"{who} is not finite after {step:,} steps{why}, and is left out: the stream cannot be read again "
+                    "from its beginning for it"
                 )
             elif first:
-                run.progress.say(f"{who} diverged at each of {ATTEMPTS} attempts and is left out")
+                run.progress.say(f"{who} diverged at each of {ATTEMPTS} attempts{why} and is left out")
             run.checkpoints.fail(slot.position)
             return Trained(slot.position, None, slot.curves | {"seconds": [self.spent / len(self.slots)]})
         slot.restart()
         anew = "all start" if coupled else "it starts"
         if first:
             run.progress.say(
-                f"{who} is not finite after {step:,} steps: {anew} anew, attempt {slot.attempt + 1} of {ATTEMPTS}"
+                f"{who} is not finite after {step:,} steps{why}: {anew} anew, attempt {slot.attempt + 1} of {ATTEMPTS}"
             )
         self.kernel.rekey(r, slot.key())
         self.kernel.put(r, self.kernel.init(slot.point(slot.attempt), slot.key()))

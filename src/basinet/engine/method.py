@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from ..core.demand import Demand, Predicting
+from ..core.model import Mode
 from ..core.noise import Noise
 from ..core.recipe import Recipe
 from ..core.tree import Params, Point, nbytes
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 ENOUGH = 3000  # steps that bring small networks close to a mode at the default step size
 MOST, MANY = 6000, 100  # steps that larger data get: as many as MANY epochs are, up to MOST
 EPOCHS = 10  # at least, where data are so many that MOST steps are less
-PATIENCE = 30  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all
+PATIENCE = 60  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all: the
+#               validation loss of a table often rises before it falls again, as the step size shrinks
 
 
 class Schedule(NamedTuple):
@@ -134,10 +136,12 @@ class Method(Recipe, kind="method"):
     coupled: ClassVar[bool] = (
         False  # members see each other: `update` (or `gradient`) is written for the stack, with one batch for all
     )
+    terms: ClassVar[bool] = True  # for problems with terms beside the likelihood; False: `fit` refuses those
     restarts: ClassVar[bool] = (
         True  # a member whose loss is not finite starts anew; False: the method deals with such steps itself
     )
     offered: ClassVar[bool] = False  # in `basinet compare`, `methods` and `check`: those of basinet.methods always are
+    mode: ClassVar[Mode] = "eval"  # in which its posteriors predict; dropout: what is random in the network is a draw
     samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
 
     @property
@@ -193,6 +197,10 @@ class Method(Recipe, kind="method"):
         planned steps are, and what changes in its state. By default nothing."""
         return Review(state)
 
+    def fault(self, state: Any, problem: Problem) -> str:
+        """What is wrong with a state whose loss is not finite, where the method can tell: said as it starts anew."""
+        return ""
+
     @abstractmethod
     def finish(
         self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
@@ -239,6 +247,12 @@ def via_of(method: Method | None) -> str:
     """How its posteriors predict unless told otherwise (sample, linear, probit or bridge): the field `via` of recipes
     that have one."""
     return getattr(method, "via", "sample")
+
+
+def held_of(method: Method | None) -> bool:
+    """Whether a draw of its posteriors has one dropout mask for all inputs: the field `held` of recipes that have
+    one."""
+    return getattr(method, "held", False)
 
 
 def short(recipe: Method) -> str:

@@ -45,7 +45,7 @@ class MAP(GradientMethod):
     that the training data determine.
 
     Without epochs it trains until the validation NLL (at the best noise), or without validation data the loss, has not
-    fallen for three tenths of the steps that are planned. The result is then the best point, which stops short of the
+    fallen for six tenths of the steps that are planned. The result is then the best point, which stops short of the
     mode where going on would fit the noise of the training data.
     """
 
@@ -53,7 +53,7 @@ class MAP(GradientMethod):
     #                            where that is 100 passes, and 10 passes where that is more
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 30
+    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
     #                              where epochs is None, else never
     prior_precision: str | None = None  # learn a factor of the prior's: "marglik" one, "layers" one a layer; None: no
     noise: str | None = None  # learned noise by "marglik" of a Gaussian; None: with the parameters, then by validation
@@ -85,6 +85,11 @@ class MAP(GradientMethod):
     @property
     def best(self) -> bool:
         return patience_of(self) is not None
+
+    @property
+    def terms(self) -> bool:  # type: ignore[override]
+        """Not where the marginal likelihood is climbed: its curvature is that of the data alone."""
+        return not self.tunes
 
     def adapt(self, problem: Problem) -> Problem:
         if self.tunes:

@@ -202,6 +202,7 @@ RECORD: dict[str, Callable[[Any], Any]] = {
     "training": lambda value: value if isinstance(value, dict) else None,
     "spread": _name,
     "tempered": _flag,
+    "temperature": _listed(_number),
     "reference": _flag,
     "unset": _name,
     "ood": _ood,
