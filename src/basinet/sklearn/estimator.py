@@ -20,6 +20,7 @@ from ..core.tree import move
 from ..data import Data, Table, fit_table
 from ..defaults import DefaultNetwork, candidates_for, network_outputs
 from ..engine import Engine, Method
+from ..engine.progress import Progress
 from ..fit import fit
 from ..fitted import predictives
 from ..methods.map import MAP
@@ -145,7 +146,9 @@ class Estimator(BaseEstimator):
         recipe = MAP() if self.method is None else self.method
         engine = self.engine or Engine(progress=bool(self.verbose), deterministic=True)
         problems = candidates_for(*shape, make, self.likelihood, self.prior)
-        problem = pilot(problems, train, val, recipe=recipe, seed=seed, engine=engine).problem
+        problem, chosen = pilot(problems, train, val, recipe=recipe, seed=seed, engine=engine)
+        if chosen:
+            Progress("", 0, engine.progress).say(chosen)
         self.network_ = DefaultNetwork.of(*shape, problem.likelihood) if given is None else None
         self._sizes = (train.inputs[0].numel(), network_outputs(shape[1], problem.likelihood))
         if isinstance(given, nn.Module):
