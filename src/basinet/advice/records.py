@@ -2,7 +2,7 @@
 
 They travel with the package as `figures.json`, by their source. After new records
 
-    python -m basinet.advice.records results
+    python -m basinet.advice results
 
 writes them anew; a test holds the file to the records.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
@@ -155,11 +154,13 @@ def _uci_anchored(records: list[Record]) -> Figures:
 
 
 def _tables(records: list[Record]) -> Figures:
-    """Today's defaults on tables: five networks against one, and against the best of the boosted trees."""
-    of: dict[str, dict[str, Record]] = defaultdict(dict)
+    """Today's defaults on tables: five networks against one, and against the best of the boosted trees, on sets that
+    have records of all."""
+    of: dict[str, dict[str, Record]] = {}
     for r in records:
-        of[r["data"]][r["method"]] = r["scores"]
+        of.setdefault(r["data"], {})[r["method"]] = r["scores"]
     ours, one = "deep ensemble", "MAP"
+    of = {data: each for data, each in of.items() if ours in each and one in each and len(each) > 2}
     trees = {data: [s for method, s in each.items() if method not in (ours, one)] for data, each in of.items()}
     return {
         "sets": len(of),
@@ -204,7 +205,3 @@ OF: dict[str, Callable[[list[Record]], Figures]] = {
 def write(folder: Path, place: Path) -> None:
     """Writes the figures of a folder of records."""
     place.write_text(json.dumps(figures_of(folder), indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]), Path(__file__).parent / FILE)

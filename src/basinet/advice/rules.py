@@ -62,7 +62,8 @@ def _temper(facts: Facts) -> str:
 
 def _of_ensemble(facts: Facts) -> tuple[e.Evidence, ...]:
     if facts.real:
-        return (e.UCI_ENSEMBLE, e.UCI_ANCHORED) if facts.one_noise else (e.TABLES, e.UCI_ENSEMBLE)
+        of_tables = (e.TABLES,) if e.TABLES.figures["sets"] else ()  # while the study has records of today's default
+        return (e.UCI_ENSEMBLE, e.UCI_ANCHORED) if facts.one_noise else (*of_tables, e.UCI_ENSEMBLE)
     tempered = (e.TEMPERED_LOCAL, e.TEMPERED_ENSEMBLE) if _temper(facts) else ()
     return (e.MEMBERS, e.SIZE_DIGITS, *tempered)
 
