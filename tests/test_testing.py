@@ -67,6 +67,19 @@ def test_a_method_whose_members_depend_on_their_company_is_found():
     assert any("stacked against loop" in name for name in failed)
 
 
+def test_a_method_that_forgets_the_terms_of_a_problem_is_found():
+    @dataclass(frozen=True, kw_only=True)
+    class Forgetful(MAP):
+        def loss(self, params, state, step):
+            problem = step.problem
+            outputs, buffers = problem.outputs(params, state.buffers, step.batch.inputs, step.noise, "train")
+            energy = problem.likelihood_potential(outputs, params, step.batch) + problem.prior_energy(params)
+            return Info(energy / step.scale, buffers=buffers)
+
+    failed = [c.name for c in method_checks(Forgetful(epochs=20)) if not c.passed]
+    assert "half of the data's weight in a term" in failed
+
+
 def test_undocumented_fields_are_found():
     @dataclass(frozen=True, kw_only=True)
     class Silent(MAP):
