@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -223,30 +223,30 @@ def _number(value: Any) -> bool:
 
 def encode_problem(problem: Problem, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """A problem as JSON: its model by description, the rest by value."""
-    return {
-        "model": problem.network.spec(),
-        "likelihood": encode(problem.likelihood, tensors, "likelihood"),
-        "prior": encode(problem.prior, tensors, "prior"),
-        "temperature": problem.temperature,
-        "temper": problem.temper,
-    }
+    return _of_problem(problem, lambda value, name: encode(value, tensors, name))
 
 
 def decode_problem(saved: dict[str, Any], network: Model, tensors: dict[str, Tensor]) -> Problem:
     """The inverse of `encode_problem`, around a model that fits."""
     likelihood, prior = decode(saved["likelihood"], tensors), decode(saved["prior"], tensors)
-    return Problem(network, likelihood, prior, saved["temperature"], saved["temper"])
+    terms = decode(saved["terms"], tensors) if "terms" in saved else ()
+    return Problem(network, likelihood, prior, saved["temperature"], saved["temper"], terms=terms)
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
     """A problem as JSON with digests for its tensors: to compare."""
+    return _of_problem(problem, lambda value, name: describe(value))
+
+
+def _of_problem(problem: Problem, written: Callable[[Any, str], Any]) -> dict[str, Any]:
+    terms = {"terms": written(tuple(problem.terms), "terms")} if problem.terms else {}
     return {
         "model": problem.network.spec(),
-        "likelihood": describe(problem.likelihood),
-        "prior": describe(problem.prior),
+        "likelihood": written(problem.likelihood, "likelihood"),
+        "prior": written(problem.prior, "prior"),
         "temperature": problem.temperature,
         "temper": problem.temper,
-    }
+    } | terms
 
 
 def _contents(number: int, part: Part) -> tuple[str, dict[str, Tensor], dict[str, Any]]:

@@ -69,6 +69,11 @@ class Anchored(GradientMethod):
                 f"target_noise=True expects a Gaussian likelihood, whose noise it adds to the targets, got "
                 f"{type(problem.likelihood).__name__}: use target_noise=False, or None for noise where it is Gaussian"
             )
+        if problem.terms and self.target_noise is not False and isinstance(problem.likelihood, Gaussian):
+            raise ValueError(
+                "Anchored adds noise to the targets of the data, and the problem has terms beside them, which would "
+                "have none: members would spread too little. Use target_noise=False, for anchors alone, or MAP"
+            )
         return problem
 
     def schedule(self, n: int) -> Schedule:

@@ -102,7 +102,7 @@ class FoRDE(GradientMethod):
 
             seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
             g = seen.gradients
-            loss = problem.data_potential_of(seen.outputs, params, batch) / step.scale
+            loss = problem.data_potential_of(seen.outputs, params, buffers, batch, Noise(key)) / step.scale
             return (loss, g if g.shape[-1] == 1 else unit(g)), seen.buffers
 
         (loss, directions), buffers, back = step.lift.pull(member)(state.params, state.buffers, step.noise.key)

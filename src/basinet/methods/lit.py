@@ -68,7 +68,7 @@ class LIT(GradientMethod):
                 return problem.log_densities(outputs, params, batch).reshape(1, len(outputs), -1).sum(-1)
 
             seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
-            loss = problem.data_potential_of(seen.outputs, params, batch) / step.scale
+            loss = problem.data_potential_of(seen.outputs, params, buffers, batch, Noise(key)) / step.scale
             return (loss, unit(seen.gradients)), seen.buffers
 
         (loss, directions), buffers, back = step.lift.pull(member)(state.params, state.buffers, step.noise.key)

@@ -82,6 +82,11 @@ class MAP(GradientMethod):
         """Whether anything is learned by marginal likelihood."""
         return self.prior_precision is not None or self.noise is not None
 
+    @property
+    def terms(self) -> bool:  # type: ignore[override]
+        """Not where the marginal likelihood is climbed: its curvature is that of the data alone."""
+        return not self.tunes
+
     def adapt(self, problem: Problem) -> Problem:
         if self.tunes:
             online.check(problem, self.noise is not None)

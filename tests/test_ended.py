@@ -5,7 +5,7 @@ import torch
 
 import basinet as bn
 from basinet.core.noise import Noise
-from basinet.engine.falling import falling_line, still_falling
+from basinet.ended import fall_of, falling_line
 from basinet.engine.method import PATIENCE, patience_of
 from basinet.optim import SGD, Adam
 
@@ -65,18 +65,31 @@ def test_what_still_falls_is_said(caplog):
     assert "training still improved when the 3,000 steps that were planned were done" in caplog.text
 
 
+STEPS = list(range(10, 410, 10))
+
+
 @pytest.mark.parametrize(
-    ("curves", "fall"),
+    ("curves", "low", "high"),
     [
-        ({"step": list(range(10, 110, 10)), "loss": [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]}, 3.0),
-        ({"step": list(range(10, 110, 10)), "loss": [9, 8, 7, 6, 5, 4, 3, 3, 3, 3]}, 0.0),
-        ({"step": list(range(10, 90, 10)), "loss": [9, 8, 7, 6, 5, 4, 3, 2]}, 0.0),  # it stopped before
-        ({"step": list(range(10, 110, 10)), "loss": [9] * 10, "val_nll": [5, 4, 4, 4, 4, 4, 4, 4, 3.5, 4]}, 0.5),
-        ({"step": [], "loss": []}, 0.0),
+        ({"step": STEPS, "loss": [40 - i for i in range(40)]}, 18, 20),
+        ({"step": STEPS, "loss": [20 - min(i, 20) for i in range(40)]}, 0, 0),
+        ({"step": STEPS[:-1], "loss": [40 - i for i in range(39)]}, 0, 0),  # it stopped before
+        ({"step": STEPS, "loss": [9] * 40, "val_nll": [4 - i / 10 for i in range(40)]}, 1.8, 2),
+        ({"step": STEPS[:8], "loss": [8 - i for i in range(8)]}, 0, 0),  # too few to tell
+        ({"step": [], "loss": []}, 0, 0),
     ],
 )
-def test_the_fall_is_that_of_the_last_quarter(curves, fall):
-    assert still_falling(curves, 100) == pytest.approx(fall)
+def test_the_fall_is_that_of_the_second_half(curves, low, high):
+    constant = bn.MAP(optimizer=Adam(lr=1e-3))
+    planned = 400 if len(curves["step"]) > 8 else 80
+    assert low <= fall_of(curves, constant, planned) <= high
+
+
+def test_a_loss_that_falls_with_the_step_size_alone_had_ended():
+    cosine = bn.MAP()  # whose step size goes to zero
+    rates = cosine.optimizer.learning_rate(torch.arange(400), 400)
+    falling = [5 + 100 * float(rates[s - 1]) for s in STEPS]
+    assert fall_of({"step": STEPS, "loss": falling}, cosine, 400) == 0
 
 
 def test_the_line_counts_members():
