@@ -38,13 +38,13 @@ def test_a_turn_keeps_the_length_and_follows_its_differential_equation():
     torch.testing.assert_close(first + second, total)
 
 
-def test_the_energy_error_of_a_step_is_of_third_order():
+def test_the_energy_error_of_a_step_is_of_third_order_at_least():
     wide = conjugate(n=60, d=20, correlation=0.3)
     errors = []
     for halving in range(3):
         errors.append(_error(bn.MCLMC(step_size=0.004 / 2**halving, length=1e12), wide))
     for coarse, fine in pairwise(errors):
-        assert 5.5 < coarse / fine < 11
+        assert coarse / fine > 6.5  # 8 or more
 
 
 def _error(recipe: bn.MCLMC, wide) -> float:
