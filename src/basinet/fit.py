@@ -171,7 +171,7 @@ class _Cast:
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in who]).unbind(-1)
         self.keys = Noise.seed(seed).split("fit").split(seeds).split(numbers).key  # (M, 2)
         noises = [Noise(key) for key in self.keys]
-        self.point = _starting_points([self.adapted[j] for j in self.kind], noises, start)
+        self.point = _starting_points([self.adapted[j] for j in self.kind], noises, start, self.kinds[0])
         self.dtype = engine.dtype or leaves(self.point(0, 0).params)[0].dtype
         self._check_data()
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
@@ -419,11 +419,11 @@ def _identities(members: int | None, seed: int, start: Posterior | None) -> list
 
 
 def _starting_points(
-    problems: list[Problem], noises: list[Noise], start: Posterior | None
+    problems: list[Problem], noises: list[Noise], start: Posterior | None, recipe: Method
 ) -> Callable[[int, int], Point]:
     """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt."""
     if start is not None:
-        given = modes(start)
+        given = modes(start, recipe)
         expected = {n: tuple(x.shape) for n, x in problems[0].init(noises[0]).params.items()}
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}
