@@ -127,8 +127,9 @@ def _within(
     """The rule's recipe with as many members as the budget allows; None, and why, where it allows none."""
     method = rule.recipe(facts)
     try:
-        check_needs(method, meter.problem, meter.data, meter.val)
-        method.adapt(meter.problem)
+        if method is not None:
+            check_needs(method, meter.problem, meter.data, meter.val)
+            method.adapt(meter.problem)
     except ValueError as error:  # it is not for such problems
         tried.append(f"{rule.label}: {error}")
         return None
