@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
 
 import basinet as bn
+from basinet.cli import app
 from basinet.compare.problems import default_problem
 from basinet.compare.shift import EXAMPLES, Shift, shift_table, shifted_means
+from basinet.data import Splits
 from basinet.data.datasets import load
 from basinet.engine.method import Entry
 from basinet.report import read_run
@@ -137,6 +140,24 @@ def test_uncertainty_tells_the_inputs_of_another_file_from_those_of_training(tmp
         bn.compare(train, rows, target="y", ood=tmp_path / "other.csv")
 
 
+def test_labels_have_entropies_and_calibration_errors_under_corruption(tmp_path):
+    x = torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
+    splits = Splits("flags", *bn.Data(x, (x[:, :2] > 0).long()).split(0.5, 0.2, 0.3, seed=0))
+    found = bn.compare(splits, ROWS[:2], model=small, corrupt="shift", out=tmp_path)
+    entries = next(r for r in records(tmp_path) if r["method"] == "three")["shift"]["rows"]
+    assert all(0 <= e["ece"] <= 1 for e in entries) and all(0 <= e["auroc_total"] <= 1 for e in entries[1:])
+    assert found.shift[0][7] == "ECE" and any(f.key == "shift" for f in figures(read_run(tmp_path)))
+
+
+def test_the_command_prints_a_second_table(tmp_path):
+    words = ["compare", "diabetes", "--methods", "MAP", "--members", "2", "--set", "MAP.epochs=1", "--corrupt", "noise"]
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "Under corruption" in result.output and "NLL 5" in result.output and "means over noise" in result.output
+    wrong = CliRunner().invoke(app, ["compare", "diabetes", "--corrupt", "nois"])
+    assert wrong.exit_code == 2 and "Did you mean" in wrong.output
+
+
 def test_what_cannot_be_is_refused_before_anything_is_trained():
     with pytest.raises(ValueError, match=r"expected inputs of shape \(10,\), as diabetes has, got \(13,\)"):
         bn.compare("diabetes", ROWS, ood="wine")
@@ -146,5 +167,8 @@ def test_what_cannot_be_is_refused_before_anything_is_trained():
         bn.compare("diabetes", ROWS, corrupt="fog")
     with pytest.raises(ValueError, match=r"got 'fogg'\. Did you mean 'fog'"):
         bn.compare("digits", ROWS, corrupt="fogg")
+    pictures = bn.Data(torch.randn(40, 3, 8, 8), torch.arange(40) % 2)
+    with pytest.raises(ValueError, match="corrupt before you standardise"):
+        bn.compare(Splits("pictures", *pictures.split(0.5, 0.25, 0.25), classes=2), ROWS, corrupt="fog")
     with pytest.raises(ValueError, match="built-in data set, got 'nothing'"):
         bn.compare("diabetes", ROWS, ood="nothing")

@@ -23,6 +23,27 @@ def test_patience_is_for_recipes_that_do_not_say_how_long():
     assert patience_of(bn.MAP(epochs=5)) is None
     assert patience_of(bn.MAP(epochs=5, patience=2)) == 2 == patience_of(bn.MAP(patience=2))
     assert patience_of(bn.Laplace()) is None
+    for recipe in (bn.Anchored, bn.RandomPrior, bn.EMA, bn.WGD):
+        assert patience_of(recipe()) == PATIENCE and recipe().best and not recipe(epochs=5).best
+    with pytest.raises(ValueError, match="expected patience of at least 1 report"):
+        patience_of(bn.EMA(patience=0))
+
+
+@pytest.mark.parametrize("recipe", [bn.Anchored, bn.RandomPrior, bn.EMA])
+def test_other_points_end_at_their_best_validation_too(recipe):
+    """Noise that a network of 200 weights fits 40 rows with: going on is worse."""
+    wide = bn.Problem(lambda: bn.networks.MLP(3, 1, hidden=(50,)), bn.likelihoods.Gaussian(noise=0.3))
+    val, data = bn.Data(X[40:], Y[40:]), bn.Data(X[:40], Y[:40])
+    steps = {"optimizer": Adam(lr=0.03), "epochs": 400}
+    stopped, whole = (
+        bn.fit(recipe(**steps, **more), wide, data, val=val, engine=ENGINE) for more in ({"patience": 10}, {})
+    )
+    curves = {n: c[0] for n, c in stopped.info["curves"].items()}
+    assert curves["step"][-1] < 400 and len(curves["val_nll"]) == 10 + 1 + curves["val_nll"].index(
+        min(curves["val_nll"])
+    )
+    assert bn.score(stopped, val)["nll"] == pytest.approx(min(curves["val_nll"]), abs=1e-3)
+    assert bn.score(stopped, val)["nll"] < bn.score(whole, val)["nll"] - 0.1
 
 
 def test_with_validation_a_default_fit_stops_at_its_best_and_without_when_the_loss_is_flat():

@@ -64,7 +64,7 @@ def check_needs(method: Method, problem: Problem, data: Data | Stream | None, va
     if problem.terms and not method.terms:
         kinds = ", ".join(dict.fromkeys(type(term).__name__ for term in problem.terms))
         raise ValueError(
-            f"{name} as given here takes the curvature of the data alone, and the problem has terms beside them "
+            f"{name} as given here knows of data and prior alone, and the problem has terms beside them "
             f"({kinds}): use a method that follows the potential, such as SWAG or MAP with members, or leave them out"
         )
     for what, given in (("data", data), ("val", val)):

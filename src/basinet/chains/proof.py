@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..core.tree import ravel
 from ..diagnostics import ess_mean, mcse_mean
+from ..problem.exact import conjugate
 
 if TYPE_CHECKING:
+    from ..engine import Method
     from ..testing import Bench, Check
     from .chain import Chain
 
@@ -53,3 +56,46 @@ def effective_per_gradient(draws: Tensor, gradients: int) -> float:
     """The least ESS of the mean over quantities (C, K, Q), per 1,000 gradients of all chains."""
     least = float(ess_mean(draws).min())
     return 1000 * least / gradients if math.isfinite(least) else math.nan
+
+
+def stationary_checks(
+    bench: Bench,
+    recipe: Callable[[float, float], Method],
+    law: Callable[[Tensor, int, float], Tensor],
+    says: str,
+    slack: float = 0.0,
+) -> Iterator[Check]:
+    """The stationary law of a chain that rejects nothing, on a quadratic with full batches: `law(h, N, lr)` for each
+    curvature, at steps so large that it differs from the posterior's. `slack` is what theory leaves open, as a share of
+    the variance. Many chains, of which the last draw counts."""
+    exact, chains = bench.conjugate(correlation=0.0), 300
+    rate = 0.9 * exact.data.n / float(exact.precision.diagonal().max())
+    for temperature in (1.0, 0.1):
+        full = replace(recipe(rate, temperature), batch_size=None)  # type: ignore[call-arg]
+        family: Any = bench.fit(full, exact.problem, exact.data, chains, start=exact.mean).parts[0].family
+        off = ravel(family.params, 2)[:, -1] - exact.mean  # (C, d)
+        expected = temperature * law(exact.precision.diagonal(), exact.data.n, rate)
+        name = "" if temperature == 1 else f", temperature {temperature:g}"
+        z = off.mean(0) / (expected / chains).sqrt()
+        yield bench.close(f"mean of the draws{name}, in standard errors", "mu", z, torch.zeros_like(z), WIDE)
+        ratio = off.square().mean(0) / expected
+        error = math.sqrt(2 / chains)
+        wrong = ((ratio - 1).abs() - slack).clamp(min=0.0) / error
+        yield bench.close(f"variance of the draws{name}, in standard errors", says, wrong, torch.zeros_like(z), WIDE)
+
+
+def close_checks(bench: Bench, recipe: Chain, chains: int, bias: float) -> Iterator[Check]:
+    """Means and variances of a sampler that rejects nothing, on a conjugate posterior in 20 dimensions: within
+    Monte-Carlo error and a bias, in standard deviations and as a share of the variance."""
+    exact = conjugate(n=60, d=20, correlation=0.3)
+    family: Any = bench.fit(recipe, exact.problem, exact.data, chains, start=exact.mean).parts[0].family
+    draws, variance = ravel(family.params, 2), exact.covariance.diagonal()
+    scaled = (draws - exact.mean) / variance.sqrt()
+    for name, says, seen, expected in (
+        ("mean", "mu", scaled, 0.0),
+        ("variance", "diagonal of Lambda^-1", scaled.square(), 1.0),
+    ):
+        wrong = ((seen.mean((0, 1)) - expected).abs() - bias).clamp(min=0.0) / mcse_mean(seen)
+        yield bench.close(f"{name} of the draws, in standard errors", says, wrong, torch.zeros_like(wrong), WIDE)
+    error = mcse_mean(scaled.square()).max()
+    yield bench.close("standard error of the variance", "below 1/10", error, torch.zeros_like(error), 0.1)

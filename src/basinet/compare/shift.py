@@ -59,7 +59,9 @@ class Shift:
         if kind == "images":
             shape = (len(x), 1, *splits.image) if splits.image and len(splits.image) == 2 else tuple(x.shape)
             pictures = x.reshape(shape if len(shape) == 4 else (len(x), 1, *shape[1:]))
-            return Shift(names, test, lambda n, s: corrupt(pictures, n, s).reshape(x.shape), {})
+            shift = Shift(names, test, lambda n, s: corrupt(pictures, n, s).reshape(x.shape), {})
+            shift.data(names[0], 1)  # images that are no images are refused before anything is trained
+            return shift
         of_rows = RowCorruption.of(leaves(splits.train.inputs)[0], None if encoder is None else encoder.columns)
         return Shift(names, test, lambda n, s: of_rows.corrupt(x, n, s), {})
 

@@ -15,7 +15,7 @@ from ..optim import Optimizer
 from ..predict import settled
 from ..problem import Problem
 from ..problem.spread import set_noise
-from .method import Finished, Method
+from .method import Finished, Method, Report, Review, patience_of
 from .step import Info, Step
 
 
@@ -44,6 +44,16 @@ class GradientMethod(Method, kind="method"):
     """
 
     optimizer: Optimizer  # how a gradient becomes a step; final classes give it a default
+
+    @property
+    def best(self) -> bool:
+        """Where it has patience, it ends at the lowest validation NLL."""
+        return patience_of(self) is not None
+
+    def review(self, state: Any, report: Report) -> Review:
+        """Stops a member whose validation has not improved for as long as patience lasts."""
+        patience = patience_of(self)
+        return Review(state, patience is not None and report.waited >= patience)
 
     def loss(self, params: Any, state: Descent, step: Step) -> Info:
         """What is descended, at `params`, and the buffers after it: by default the potential per example, U T / N,

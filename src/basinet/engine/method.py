@@ -185,6 +185,11 @@ class Method(Recipe, kind="method"):
         """This recipe for a member that starts from one with these curves: by default as it is."""
         return self
 
+    def starting(self, family: Family) -> Point:
+        """Where a member starts from one of another posterior: at its mean, unless the method takes more of it along,
+        among the buffers."""
+        return family.mean()
+
     @abstractmethod
     def schedule(self, n: int) -> Schedule:
         """Steps, batch size and samples kept, for n examples."""
@@ -264,6 +269,8 @@ def patience_of(method: Method) -> int | None:
     that have such a field. Where neither that nor the epochs are given, PATIENCE."""
     if not hasattr(method, "patience"):
         return None
+    if method.patience is not None and method.patience < 1:
+        raise ValueError(f"expected patience of at least 1 report, or None, got {method.patience}")
     return PATIENCE if method.patience is None and getattr(method, "epochs", 0) is None else method.patience
 
 

@@ -18,16 +18,20 @@ from torch import nn
 
 from ..core.tree import move
 from ..data import Data, Table, fit_table
-from ..defaults import DefaultNetwork, network_outputs, problem_for
+from ..defaults import DefaultNetwork, candidates_for, network_outputs
 from ..engine import Engine, Method
+from ..engine.progress import Progress
 from ..fit import fit
 from ..fitted import predictives
 from ..methods.map import MAP
+from ..pilot import FEWEST as FEW_TO_CHOOSE
+from ..pilot import pilot
 from ..posterior import Posterior
 from ..predict import Predictive
 from ..problem import Problem
 from ..problem.likelihoods import Likelihood
 from ..problem.priors import Prior
+from ..temper import temper
 from .frames import FEWEST, DataWarning, read, refuse_missing, rules_of, unused_name
 from .pickled import packed, unpacked
 
@@ -116,11 +120,7 @@ class Estimator(BaseEstimator):
         for line in doubts:
             if "--group-duplicates" not in line:  # rows that repeat others matter to scores on held-out rows alone
                 warnings.warn(line, DataWarning, stacklevel=2)
-        train, val = parts[0], parts[1] if len(parts) > 1 else None
-        problem = self._problem(train)
-        recipe = MAP() if self.method is None else self.method
-        engine = self.engine or Engine(progress=bool(self.verbose), deterministic=True)
-        self.posterior_ = fit(recipe, problem, train, val=val, members=self.members, seed=seed, engine=engine)
+        self.posterior_ = self._fitted(parts[0], parts[1] if len(parts) > 1 else None, seed)
         self._seed_of_draws = seed
         _tell_of_training(self.posterior_)
         return self
@@ -138,15 +138,24 @@ class Estimator(BaseEstimator):
         share = min(max(share, 1 / n), 1 - 1 / n)  # a row at least for each
         return 1 - share, share
 
-    def _problem(self, train: Data) -> Problem:
+    def _fitted(self, train: Data, val: Data | None, seed: int) -> Posterior:
+        """The posterior, as the command fits it: validation chooses the noise and, of real targets, the spread."""
         shape = (train.inputs, self.encoder_.target.outputs, self._kind)
         given = self.network
         make = None if given is None else (lambda *sizes: given) if isinstance(given, nn.Module) else given
-        problem = problem_for(*shape, make, self.likelihood, self.prior)
-        own = given is None
-        self.network_ = DefaultNetwork.of(*shape, problem.likelihood) if own else None
+        recipe = MAP() if self.method is None else self.method
+        engine = self.engine or Engine(progress=bool(self.verbose), deterministic=True)
+        problems = candidates_for(*shape, make, self.likelihood, self.prior)
+        problem, chosen = pilot(problems, train, val, recipe=recipe, seed=seed, engine=engine)
+        if chosen:
+            Progress("", 0, engine.progress).say(chosen)
+        self.network_ = DefaultNetwork.of(*shape, problem.likelihood) if given is None else None
         self._sizes = (train.inputs[0].numel(), network_outputs(shape[1], problem.likelihood))
-        return Problem(given, problem.likelihood, problem.prior) if isinstance(given, nn.Module) else problem
+        if isinstance(given, nn.Module):
+            problem = Problem(given, problem.likelihood, problem.prior)
+        posterior = fit(recipe, problem, train, val=val, members=self.members, seed=seed, engine=engine)
+        enough = val is not None and val.n >= FEW_TO_CHOOSE and self._kind == "real"
+        return temper(posterior, val, samples=self.samples, seed=seed) if val is not None and enough else posterior
 
     def _source(self) -> Any:
         """What builds the network anew: for a posterior that was pickled."""
