@@ -30,6 +30,7 @@ class Tapped(Model):
         self.inside.buffers = network.buffers | {self.place: ()}
         part = self.inside.module.get_submodule(layer)
         part.register_buffer(TAP, next(network.module.parameters()).new_zeros(()), persistent=False)
+        self.inside._train.reads = True  # it has a buffer now, if it had none
         part.register_forward_hook(_leave)
 
     def __call__(
