@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import basinet as bn
 from basinet.core.tree import Point, leaves, ravel, take, tree_map
-from basinet.engine import Member, Method, Schedule
+from basinet.engine import Based, Member, Schedule
 from basinet.families import Delta, Diagonal
 from basinet.methods.map import MAP
 
@@ -29,10 +29,9 @@ STAY = MAP(epochs=0)  # no steps: each member is where it started
 
 
 @dataclass(frozen=True, kw_only=True)
-class Widen(Method):
+class Widen(Based):
     """Post-hoc: a normal around where the base ended, its width from the member's key."""
 
-    base: Method | None = None
     samples: ClassVar[int] = 4
 
     def schedule(self, n: int) -> Schedule:

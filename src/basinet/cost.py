@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 
+from .arguments import check_arguments, check_needs, in_batches
 from .core.noise import Noise
 from .core.recipe import expand
 from .core.tree import Point, leaves, nbytes, size, take, tree_map
 from .data import Data, Stream, some
-from .engine import Engine, Member, Method
+from .engine import Based, Engine, Member, Method
 from .engine.memory import SHARE, free_bytes, readable
-from .engine.method import plan_of, short, via_of
+from .engine.method import plan_of, short
 from .engine.room import Room, instead, room, words
 from .engine.work import Roster, Work
-from .fit import check_arguments, check_needs, in_batches
 from .methods.map import MAP
 from .posterior import Posterior
 from .predict import KEEP, holding
@@ -165,9 +165,9 @@ class Meter:
     def chain(self, method: Method) -> list[Method]:
         """The recipe and those that come before it, the first one first."""
         trials = method.trials() if self.val is not None else ()
-        if self.start is not None or not any(f.name == "base" for f in fields(method)):
+        if self.start is not None or not isinstance(method, Based):
             return [*trials, method]
-        return [*self.chain(getattr(method, "base", None) or MAP()), *trials, method]
+        return [*self.chain(method.base or MAP()), *trials, method]
 
     def _stage(self, method: Method, members: int) -> _Stage:
         """One recipe of a chain, without those before it."""
@@ -219,7 +219,7 @@ class Meter:
     def _held(self, method: Method, stage: _Stage, members: int) -> int:
         """Bytes beside the posterior while predicting."""
         (problem, point), takes = stage.of, stage.room.demand.predict
-        return holding(problem, point, self._look.inputs, takes, self.inputs, members, via_of(method) != "sample")
+        return holding(problem, point, self._look.inputs, takes, self.inputs, members, method.via != "sample")
 
     def _pass(self, problem: Problem, point: Point) -> float:
         """Seconds of a forward pass of one example, among others."""

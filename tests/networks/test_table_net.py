@@ -47,7 +47,8 @@ def test_lines_go_through_every_value_of_a_number_that_repeats_itself():
     torch.manual_seed(0)
     values = torch.tensor([0.0, 1.0, 3.0, 3.5, 9.0])
     x = torch.stack([values.repeat(40), torch.linspace(0, 1, 200)], 1)
-    assert bins_for(x, (0, 1)) == 48 and bins_for(x.repeat(5, 1), (0, 1)) == 199  # 200 values, five times each
+    assert bins_for(x, (0, 1)) == 48 and bins_for(x.repeat(5, 1), (0, 1)) == 62  # 1,000 rows, 16 for each bin
+    assert bins_for(x.repeat(50, 1), (0, 1)) == 199  # between 200 values
     assert torch.equal(edges_of(x[:, 0], 48), values) and len(edges_of(x[:, 1], 199)) == 49
     made = NumberEmbedding(2, features=1).fitted(x)
     with torch.no_grad():
@@ -62,7 +63,7 @@ def test_lines_go_through_every_value_of_a_number_that_repeats_itself():
 
 
 def test_as_many_bins_as_bounds_allow():
-    x = torch.arange(2000.0).repeat(3).unsqueeze(1)
+    x = torch.arange(2000.0).repeat(5).unsqueeze(1)
     assert bins_for(x, (0,)) == 512
     assert bins_for(x.repeat(1, 100), range(100)) == 2**14 // 100
     assert len(edges_of(x[:, 0].double(), 512)) == 513

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from ..core.tree import ravel
 from ..diagnostics import ess_mean, mcse_mean
 
 if TYPE_CHECKING:
+    from ..engine import Method
     from ..testing import Bench, Check
     from .chain import Chain
 
@@ -53,3 +55,29 @@ def effective_per_gradient(draws: Tensor, gradients: int) -> float:
     """The least ESS of the mean over quantities (C, K, Q), per 1,000 gradients of all chains."""
     least = float(ess_mean(draws).min())
     return 1000 * least / gradients if math.isfinite(least) else math.nan
+
+
+def stationary_checks(
+    bench: Bench,
+    recipe: Callable[[float, float], Method],
+    law: Callable[[Tensor, int, float], Tensor],
+    says: str,
+    slack: float = 0.0,
+) -> Iterator[Check]:
+    """The stationary law of a chain that rejects nothing, on a quadratic with full batches: `law(h, N, lr)` for each
+    curvature, at steps so large that it differs from the posterior's. `slack` is what theory leaves open, as a share of
+    the variance. Many chains, of which the last draw counts."""
+    exact, chains = bench.conjugate(correlation=0.0), 300
+    rate = 0.9 * exact.data.n / float(exact.precision.diagonal().max())
+    for temperature in (1.0, 0.1):
+        full = replace(recipe(rate, temperature), batch_size=None)  # type: ignore[call-arg]
+        family: Any = bench.fit(full, exact.problem, exact.data, chains, start=exact.mean).parts[0].family
+        off = ravel(family.params, 2)[:, -1] - exact.mean  # (C, d)
+        expected = temperature * law(exact.precision.diagonal(), exact.data.n, rate)
+        name = "" if temperature == 1 else f", temperature {temperature:g}"
+        z = off.mean(0) / (expected / chains).sqrt()
+        yield bench.close(f"mean of the draws{name}, in standard errors", "mu", z, torch.zeros_like(z), WIDE)
+        ratio = off.square().mean(0) / expected
+        error = math.sqrt(2 / chains)
+        wrong = ((ratio - 1).abs() - slack).clamp(min=0.0) / error
+        yield bench.close(f"variance of the draws{name}, in standard errors", says, wrong, torch.zeros_like(z), WIDE)

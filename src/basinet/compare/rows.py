@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..core.nearest import did_you_mean
-from ..engine import Method
+from ..engine import Based, Method
 from ..engine.method import Entry, plan_of, short
 from ..methods import discover
 from ..methods.map import MAP
@@ -85,7 +84,7 @@ def choose(
 
 def base_of(recipe: Method) -> Method | None:
     """The recipe that finds what this one starts from; None where it starts afresh."""
-    return getattr(recipe, "base", None) or MAP() if any(f.name == "base" for f in fields(recipe)) else None
+    return recipe.base or MAP() if isinstance(recipe, Based) else None
 
 
 def steps_of(recipe: Method | None, n: int, started: bool = False) -> int:

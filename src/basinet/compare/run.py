@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..data import Encoder
 from ..data.datasets import Splits
+from ..ended import training_of
 from ..engine import Engine, Method
 from ..engine.method import plan_of
 from ..families import Delta
@@ -23,7 +24,6 @@ from ..problem import Problem
 from ..saving import describe_problem
 from ..temper import temper
 from .budget import Budget, record, spent
-from .ended import training_of
 from .folder import RunFolder, read_run
 from .measure import Measured, measure, measure_function
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from .convergence import ess_bulk, ess_tail, rhat
@@ -39,14 +40,15 @@ def findings(
     draws: Tensor, transitions: Transitions | None = None, temperatures: Sequence[tuple[str, Temperature]] = ()
 ) -> list[Finding]:
     """What is tested of draws (C, K, Q) of Q quantities, of transitions, and of thermometers by name."""
-    chains, count, quantities = draws.shape
-    limit = rhat_limit(chains, count, quantities)
-    worst, least = float(rhat(draws).max()), float(ess_bulk(draws).min())
+    chains, count, _ = draws.shape
+    ratios, limits = rhat(draws), rhat_limit(draws)
+    at = int((ratios / limits).argmax())
+    worst, limit, least = float(ratios[at]), float(limits[at]), float(ess_bulk(draws).min())
     tail = float(ess_tail(draws).min())
     wanted = ESS
     alone = " (one chain: only drift can be seen; run at least 4)" if chains == 1 else ""
     tests = [
-        Finding(worst <= limit, f"R-hat at most {worst:.3f}, limit {limit:.3g}{alone}"),
+        Finding(worst <= limit, f"R-hat {worst:.3f} at the worst, limit {limit:.3g}{alone}"),
         Finding(least >= wanted, f"bulk ESS at least {least:,.0f} of {count * chains:,}, wanted {wanted:,}"),
         Finding(tail >= wanted, f"tail ESS at least {tail:,.0f}, wanted {wanted:,}"),
     ]
@@ -60,13 +62,18 @@ def findings(
     return tests
 
 
-def rhat_limit(chains: int, count: int, quantities: int) -> float:
-    """What R-hat may be: RHAT, or what the largest of this many quantities is by chance in so few independent draws.
-    Means of the 2 C halves vary by a chi-square with 2 C - 1 degrees of freedom; place and scale are looked at."""
+def rhat_limit(draws: Tensor) -> Tensor:
+    """What R-hat of each quantity may be, (Q,): RHAT, or what the largest of this many is by chance in so few draws.
+
+    Means of the 2 C halves vary by a chi-square with 2 C - 1 degrees of freedom, over the effective draws of a half.
+    Those are counted within chains, so that chains which disagree do not get a wider limit for it.
+    """
+    chains, _, quantities = draws.shape
     freedom = 2 * chains - 1
-    z = NormalDist().inv_cdf(1 - ALARM / (2 * quantities))
+    z = NormalDist().inv_cdf(1 - ALARM / (2 * quantities))  # place and scale are looked at
     quantile = (1 - 2 / (9 * freedom) + z * math.sqrt(2 / (9 * freedom))) ** 3  # over freedom, by Wilson and Hilferty
-    return max(RHAT, math.sqrt(1 + (quantile - 1) / (count // 2)))
+    half = torch.stack([ess_bulk(chain.unsqueeze(0)) for chain in draws]).mean(0).clamp(max=draws.shape[1]) / 2
+    return (1 + (quantile - 1) / half).sqrt().clamp(min=RHAT)
 
 
 def _of_transitions(seen: Transitions) -> list[Finding]:

@@ -21,7 +21,7 @@ from ..problem import Batch
 from .bank import Bank
 from .batches import Batches, Streamed
 from .derivatives import dense
-from .method import GradientMethod
+from .descent import GradientMethod
 from .step import Alone, Lift, Step
 from .streams import on_streams
 from .work import Work

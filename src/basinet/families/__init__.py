@@ -11,6 +11,7 @@ from .low_rank import LowRank
 from .mixture import Mixture
 from .partial import Partial
 from .perturbed import Perturbed
+from .rows import Rows
 
 __all__ = [
     "Delta",
@@ -24,5 +25,6 @@ __all__ = [
     "Mixture",
     "Partial",
     "Perturbed",
+    "Rows",
     "family",
 ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..chains import Metropolis
+from ..chains.proof import exact_checks
 from ..core.tree import Params
 from ..problem import Problem
 from ..problem.priors import Normal
@@ -82,6 +83,4 @@ class HMC(Metropolis):
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
-        from ..chains.proof import exact_checks
-
         yield from exact_checks(bench, cls(steps=600, warmup=300, draws=20), 64)

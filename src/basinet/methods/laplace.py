@@ -40,7 +40,7 @@ from ..curvature.gaussians import (
 from ..curvature.online import TUNED, check_noise, groups_of, precisions
 from ..curvature.passes import Kind, Pass, Passes
 from ..data import Data, Stream
-from ..engine import Demand, Finished, Method, Schedule
+from ..engine import Based, Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
 from ..predict import SEEN, Via, default_via, few_of, nll, predicting, validating, worse
@@ -60,7 +60,7 @@ HELD = 2**25  # numbers in the posteriors that are tried at once, where they pre
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace(Method):
+class Laplace(Based):
     """A normal distribution around a mode, from the curvature there; by default over the last layer.
 
     The prior's precision is tuned without another fit: by the validation NLL ("validation"), or by the marginal
@@ -71,7 +71,6 @@ class Laplace(Method):
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     terms: ClassVar[bool] = False
 
-    base: Method | None = None  # finds the mode where fit is given no start; None: MAP()
     structure: Structure | None = None  # of the covariance; None: full for up to 1,000 parameters, else kronecker
     where: Where = "last"  # which parameters: patterns of names; "last": what the output comes from, cheap; None: all
     curvature: Kind = "ggn"  # ggn, fisher (from the targets' gradients), or hessian: exact, for a linear last layer
@@ -211,7 +210,7 @@ class Laplace(Method):
             )
         if self.noise:
             check_noise(problem.likelihood)
-        return problem if self.base is None else self.base.adapt(problem)
+        return super().adapt(problem)
 
     def _passes(self, point: Point, problem: Problem, data: Data | Stream, noise: Noise) -> Passes:
         if self.subset is not None and self.subset > data.n:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..chains import Metropolis
+from ..chains.proof import exact_checks
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -26,6 +27,4 @@ class MALA(Metropolis):
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
-        from ..chains.proof import exact_checks
-
         yield from exact_checks(bench, cls(steps=800, warmup=300, draws=20), 64)

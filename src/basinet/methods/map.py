@@ -22,7 +22,7 @@ from ..curvature.evidence import LOG_NOISE
 from ..curvature.passes import Passes
 from ..data import Data, Stream
 from ..engine import Descent, Finished, GradientMethod, Info, Report, Review, Schedule, Step
-from ..engine.method import Entry, patience_of
+from ..engine.method import Entry
 from ..families import Family
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Problem
@@ -83,10 +83,6 @@ class MAP(GradientMethod):
         return self.prior_precision is not None or self.noise is not None
 
     @property
-    def best(self) -> bool:
-        return patience_of(self) is not None
-
-    @property
     def terms(self) -> bool:  # type: ignore[override]
         """Not where the marginal likelihood is climbed: its curvature is that of the data alone."""
         return not self.tunes
@@ -125,8 +121,7 @@ class MAP(GradientMethod):
 
     def review(self, state: Descent, report: Report) -> Review:
         """Stops where validation has not improved for long, and takes a step up the marginal likelihood."""
-        patience = patience_of(self)
-        done = patience is not None and report.waited >= patience
+        done = super().review(state, report).done
         if done or report.last or not self.tunes or report.number % self.every:
             return Review(state, done)
         early = report.step < BEGIN * self.schedule(report.training.n).steps

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 BEYOND = 3.0  # widths by which the outermost bins go on past the training data
 QUANTILES = 48  # bins of a number that hardly repeats itself
 VALUES, NODES = 512, 2**14  # bins of one that does, at most, and of all numbers together
+ROWS = 16  # of training in each of its bins, on average, at least
 FAR = 4.0  # scales up to which a number is itself
 QUARTILES = 1.349  # standard deviations between the quartiles of a normal
 
@@ -155,7 +156,7 @@ def bins_for(inputs: Tensor, numbers: Sequence[int]) -> int:
     x = inputs.detach().flatten(1)
     values = [len(x[:, i].unique()) for i in numbers]
     most = max((v - 1 for v in values if _repeats(v, len(x))), default=0)
-    return max(QUANTILES, min(most, VALUES, NODES // max(1, len(values))))
+    return max(QUANTILES, min(most, VALUES, len(x) // ROWS, NODES // max(1, len(values))))
 
 
 def edges_of(x: Tensor, bins: int) -> Tensor:
