@@ -224,6 +224,21 @@ def problem(*layers: nn.Module, prior: Any = None) -> bn.Problem:
     return bn.Problem(net, bn.likelihoods.Categorical(), prior or bn.priors.Normal(scale=1.0))
 
 
+def test_recipes_that_do_not_know_of_terms_are_not_recommended():
+    x, y = torch.zeros(4, 6), torch.arange(4) % 3
+    plain = problem()
+    given = bn.Problem(plain.network, plain.likelihood, terms=[bn.terms.Observations(x, y, plain.likelihood)])
+    few = bn.Budget(passes=1)
+    known = [advice.method for advice in bn.advise(plain, classes(), few, engine=ENGINE)]
+    assert any(not method.terms for method in known)
+    assert all(advice.method.terms for advice in bn.advise(given, classes(), few, engine=ENGINE))
+    noisy = regression(likelihood=bn.likelihoods.Gaussian(noise=0.5))
+    term = bn.terms.Observations(x, torch.zeros(4, 1), noisy.likelihood)
+    real = bn.Problem(noisy.network, noisy.likelihood, terms=[term])
+    data = bn.Data(classes().inputs, torch.zeros(len(classes()), 1))
+    assert {type(advice.method) for advice in bn.advise(real, data, engine=ENGINE)} == {bn.MAP}
+
+
 def regression(*layers: nn.Module, likelihood: Any = None, outputs: int = 1) -> bn.Problem:
     def net() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), *layers, nn.Tanh(), nn.Linear(8, outputs))

@@ -1,5 +1,7 @@
 """The conformance suite finds what it is there to find."""
 
+import itertools
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -133,31 +135,33 @@ def test_recipes_that_cannot_be_hashed_or_saved_are_found():
     class Listed(MAP):
         widths: tuple[list[int], ...] = ([1],)  # lists have no hash
 
-    @dataclass(frozen=True, kw_only=True, eq=False)
+    @dataclass(frozen=True, kw_only=True)
     class Different(MAP):
-        """Equal to nothing but itself, so that what was saved cannot be known again."""
+        rate: float = math.nan  # what was saved cannot be known again, since it is equal to nothing
 
     assert "the recipe can be hashed" in [c.name for c in _recipe_checks("Listed", Listed()) if not c.passed]
-    assert [c.name for c in _recipe_checks("Different", Different()) if not c.passed] == ["the recipe survives saving"]
+    assert "the recipe survives saving" in [c.name for c in _recipe_checks("Different", Different()) if not c.passed]
 
 
 def test_a_method_that_writes_to_the_users_module_is_found():
     @dataclass(frozen=True, kw_only=True)
     class Careless(MAP):
         def finish(self, state, samples, problem, data, val, noise):
-            with torch.no_grad():
-                problem.network._source.last.bias.add_(1)
+            if isinstance(problem.network._source, torch.nn.Module):
+                with torch.no_grad():
+                    problem.network._source.last.bias.add_(1)
             return MAP.finish(self, state, samples, problem, data, val, noise)
 
     assert "the user's module after a fit" in failing(Careless(epochs=2))
 
 
-def test_a_method_whose_posterior_draws_from_the_global_generator_is_found():
+def test_a_method_whose_posterior_draws_other_numbers_at_each_call_is_found():
     """Its slices predict otherwise, and so does what was saved."""
+    calls = itertools.count()
 
     class Loose(Diagonal):
         def sample(self, noise):
-            return Point({n: x + 0.1 * torch.randn(x.shape).to(x) for n, x in self.centre.items()}, self.buffers)
+            return Point({n: x + 1e-6 * next(calls) for n, x in self.centre.items()}, self.buffers)
 
     from basinet.families import family as register
 
@@ -181,20 +185,19 @@ def test_a_method_whose_predictions_are_not_numbers_is_found():
             made = MAP.finish(self, state, samples, problem, data, val, noise)
             return replace(made, params={n: x * float("nan") for n, x in made.params.items()})
 
-    found = failing(Broken(epochs=2))
-    assert {"between-member uncertainty of one member", "predictions of a slice"} <= found
+    checks = method_checks(Broken(epochs=2))
+    assert not next(c for c in checks if c.name == "predictions that are not finite").passed
 
 
-@pytest.mark.parametrize("factor", [2.0, 1 + 1e-6])
-def test_a_method_that_counts_the_examples_itself_is_found(factor):
+@pytest.mark.parametrize("share", [1.0, 1e-3])
+def test_a_method_that_counts_the_examples_itself_is_found(share):
     """N goes into its steps a second time: twice the data are not half the temperature."""
 
     @dataclass(frozen=True, kw_only=True)
     class Counting(MAP):
         def gradient(self, state, step):
             grads, info = MAP.gradient(self, state, step)
-            many = factor if step.batch.n > 30 else 1.0
-            return {n: many * g + (many - 1) for n, g in grads.items()}, info
+            return {n: g + share * step.batch.total for n, g in grads.items()}, info
 
     assert "data twice at likelihood temperature 2" in failing(Counting(epochs=20))
 
@@ -229,9 +232,12 @@ def shifted(self, noise):
     return Point({n: x + 0.2 for n, x in drawn.params.items()}, drawn.buffers)
 
 
+CALLS = itertools.count()
+
+
 def unkeyed(self, noise):
     drawn = Diagonal.sample(self, noise)
-    return Point({n: x + torch.randn(()).to(x) * 1e-9 for n, x in drawn.params.items()}, drawn.buffers)
+    return Point({n: x + 1e-9 * next(CALLS) for n, x in drawn.params.items()}, drawn.buffers)
 
 
 def by_number(self, noise, s):

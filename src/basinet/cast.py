@@ -61,7 +61,7 @@ class Cast:
             raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in who]).unbind(-1)
         self.keys = Noise.seed(seed).split("fit").split(seeds).split(numbers).key  # (M, 2)
-        self.point = _starting_points([self.adapted[j] for j in self.kind], Noise(self.keys), start)
+        self.point = _starting_points([self.adapted[j] for j in self.kind], Noise(self.keys), start, self.kinds[0])
         self.dtype = engine.dtype or leaves(self.point(0, 0).params)[0].dtype
         self._check_data()
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
@@ -227,11 +227,13 @@ def different(recipes: Sequence[Method]) -> list[Method]:
     return found
 
 
-def _starting_points(problems: list[Problem], noise: Noise, start: Posterior | None) -> Callable[[int, int], Point]:
+def _starting_points(
+    problems: list[Problem], noise: Noise, start: Posterior | None, recipe: Method
+) -> Callable[[int, int], Point]:
     """Where member i begins its attempt a: as given, or a fresh initialisation from a key of that attempt. `noise` has
     the keys of all members, (M, 2)."""
     if start is not None:
-        given = modes(start)
+        given = modes(start, recipe)
         expected = {n: tuple(x.shape) for n, x in problems[0].init(Noise(noise.key[0])).params.items()}
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}

@@ -75,6 +75,12 @@ class Diagnosis:
         """Whether all of them passed."""
         return all(test.passed for test in self.tests)
 
+    def to_arviz(self) -> Any:
+        """The quantities as ArviZ's InferenceData, for its plots; ArviZ is installed by hand."""
+        import arviz  # type: ignore[import-not-found]
+
+        return arviz.from_dict(posterior={name: x.cpu().numpy() for name, x in self.draws.items()})
+
     def __str__(self) -> str:
         head = f"{'':24}{'mean':>11}{'sd':>10}{'MCSE':>10}{'R-hat':>8}{'bulk':>8}{'tail':>8}"
         lines = [f"{self.chains} chains of {self.kept} draws", head]

@@ -10,8 +10,8 @@ from .engine import Based, Method
 from .posterior import Posterior
 
 
-def modes(start: Posterior) -> list[Point]:
-    """The mean of each member, which must be a point that one may start from."""
+def modes(start: Posterior, recipe: Method) -> list[Point]:
+    """Where the recipe starts from each member: its mean, which must be a point that one may start from."""
     for part in start.parts:
         points = take(part.family, 0).points
         if points is not None and points > 1:
@@ -19,7 +19,7 @@ def modes(start: Posterior) -> list[Point]:
                 f"start has members of {points} points each, whose average is no mode: start from each of them, "
                 "start=posterior.apart()"
             )
-    return start.points()
+    return [recipe.starting(take(p.family, i)) for p in start.parts for i in range(len(p.members))]
 
 
 def going_on(recipe: Method, start: Posterior) -> Method:

@@ -20,6 +20,7 @@ SAMPLERS: dict[str, Any] = {
     "MetropolisHastings": bn.MetropolisHastings(steps=800, warmup=300, draws=25),
     "MALA": bn.MALA(steps=500, warmup=250, draws=25),
     "HMC": bn.HMC(steps=500, warmup=250, draws=25),
+    "NUTS": bn.NUTS(steps=600, warmup=250, draws=25),
 }
 ALL = pytest.mark.parametrize("name", SAMPLERS)
 EXACT = conjugate()

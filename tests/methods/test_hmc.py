@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,7 +97,7 @@ def test_the_warm_up_finds_acceptance_scales_and_a_useful_length():
     assert bn.diagnose(posterior, wide.data).kinetic is not None
 
 
-def test_the_diagnosis_of_a_good_run_passes_and_prints():
+def test_the_diagnosis_of_a_good_run_passes_and_prints(monkeypatch):
     recipe = bn.HMC(steps=1600, warmup=400, draws=120)
     posterior = bn.fit(
         recipe, EXACT.problem, EXACT.data, members=12, engine=ENGINE, start=at(EXACT.problem, EXACT.mean)
@@ -104,6 +106,10 @@ def test_the_diagnosis_of_a_good_run_passes_and_prints():
     assert diagnosis.passed, str(diagnosis)
     assert "All" in str(diagnosis) and "R-hat" in str(diagnosis) and "loss" in str(diagnosis)
     assert {row.name for row in diagnosis.rows} >= {"loss", "prediction 0", "weight 2"}
+    given = {}
+    monkeypatch.setitem(sys.modules, "arviz", SimpleNamespace(from_dict=lambda posterior: given.update(posterior)))
+    diagnosis.to_arviz()
+    assert given["loss"].shape == (12, 120) and set(given) == set(diagnosis.draws)
     with pytest.raises(ValueError, match="expected chains of one sampler"):
         bn.diagnose(bn.fit(bn.MAP(epochs=1), EXACT.problem, EXACT.data, engine=ENGINE), EXACT.data)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from torch import nn
 
+from ..arguments import check_needs
 from ..cost import Cost, Meter
 from ..data import Data, Stream, some
 from ..engine import Engine, Method
@@ -125,6 +126,13 @@ def _within(
 ) -> Advice | None:
     """The rule's recipe with as many members as the budget allows; None, and why, where it allows none."""
     method = rule.recipe(facts)
+    try:
+        if method is not None:
+            check_needs(method, meter.problem, meter.data, meter.val)
+            method.adapt(meter.problem)
+    except ValueError as error:  # it is not for such problems
+        tried.append(f"{rule.label}: {error}")
+        return None
     why = ""
     for members in rule.sizes:
         cost = meter(MAP(), 1) if method is None else meter(method, members)

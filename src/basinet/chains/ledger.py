@@ -10,7 +10,7 @@ from torch import Tensor
 
 DIVERGENT = 1000.0  # an energy error beyond this is a divergence, as in Stan
 FAR = 20.0  # in units of the spread of energies: a chain that far above the others is lost
-MARGIN = 1.05  # transitions may turn out to take that much more
+MARGIN = 1.2  # transitions may turn out to take that much more
 
 
 class Ledger(NamedTuple):

@@ -28,13 +28,7 @@ from .pace import pick as pick_pace
 from .scales import Scales
 
 SHORT = 4.0  # leapfrog steps of the first trajectories whose length is adapted
-WINDOWS = (
-    0.05,
-    0.15,
-    0.3,
-    0.5,
-    0.75,
-)  # shares of the warm-up after which scales are taken anew
+WINDOWS = (0.05, 0.15, 0.3, 0.6)  # shares of the warm-up after which scales are taken anew
 
 
 class Moving(NamedTuple):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 GAIN, DELAY, FORGET = 0.05, 10.0, 0.75  # as published
+BOLDER = 2.0  # by which steps are drawn to larger ones, so that too small a size is noticed
 FIRST = 1e-3  # where the search begins
 SMALLEST = 1e-10  # below which there is no step to be found
 
@@ -57,7 +58,7 @@ class Pace(NamedTuple):
     def anew(self) -> Pace:
         """The average begins again, around steps that are a little larger than now: what follows is another metric."""
         zero = torch.zeros_like(self.gap)
-        return self._replace(centre=self.log_size + math.log(10), gap=zero, rounds=zero, log_average=self.log_size)
+        return self._replace(centre=self.log_size + math.log(BOLDER), gap=zero, rounds=zero, log_average=self.log_size)
 
     def settled(self) -> Pace:
         """The average, for good."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.tree import ravel
 from ..diagnostics import ess_mean, mcse_mean
+from ..problem.exact import conjugate
 
 if TYPE_CHECKING:
     from ..engine import Method
@@ -81,3 +82,20 @@ def stationary_checks(
         error = math.sqrt(2 / chains)
         wrong = ((ratio - 1).abs() - slack).clamp(min=0.0) / error
         yield bench.close(f"variance of the draws{name}, in standard errors", says, wrong, torch.zeros_like(z), WIDE)
+
+
+def close_checks(bench: Bench, recipe: Chain, chains: int, bias: float) -> Iterator[Check]:
+    """Means and variances of a sampler that rejects nothing, on a conjugate posterior in 20 dimensions: within
+    Monte-Carlo error and a bias, in standard deviations and as a share of the variance."""
+    exact = conjugate(n=60, d=20, correlation=0.3)
+    family: Any = bench.fit(recipe, exact.problem, exact.data, chains, start=exact.mean).parts[0].family
+    draws, variance = ravel(family.params, 2), exact.covariance.diagonal()
+    scaled = (draws - exact.mean) / variance.sqrt()
+    for name, says, seen, expected in (
+        ("mean", "mu", scaled, 0.0),
+        ("variance", "diagonal of Lambda^-1", scaled.square(), 1.0),
+    ):
+        wrong = ((seen.mean((0, 1)) - expected).abs() - bias).clamp(min=0.0) / mcse_mean(seen)
+        yield bench.close(f"{name} of the draws, in standard errors", says, wrong, torch.zeros_like(wrong), WIDE)
+    error = mcse_mean(scaled.square()).max()
+    yield bench.close("standard error of the variance", "below 1/10", error, torch.zeros_like(error), 0.1)

@@ -41,7 +41,8 @@ class Stochastic(Method, kind="method"):
     epochs: int | None = None  # passes through the data; None: what makes 3,000 steps, up to 6,000 where data are many
     batch_size: int | None = 128  # examples a step; None: all
     lr: float | Rate = 0.02  # what multiplies the gradient of the loss per example; a number or a rate, such as Cyclic
-    explore: float = 0.5  # share of the run, or of each cycle, before draws are kept; in cycles without noise
+    explore: float = 0.5  # share of the run, or of each cycle, before draws are kept
+    quiet: bool = True  # whether cycles explore without noise, by descent alone
     draws: int = 20  # kept from each chain, evenly spread over the rest
     temperature: float = 1.0  # on top of the problem's: 1 is Bayes, below 1 is cold
 
@@ -66,8 +67,8 @@ class Stochastic(Method, kind="method"):
     def schedule(self, n: int) -> Schedule:
         planned = Schedule.of_epochs(self.epochs, self.batch_size, n)
         length = -(-planned.steps // self.cycles)
-        each, begin = self.draws // self.cycles, int(self.explore * length)
-        length = max(length, begin + each)  # a step for each draw at least
+        each = self.draws // self.cycles
+        length = max(length, math.ceil(each / (1 - self.explore)))  # a step for each draw at least
         steps = length * self.cycles
         return Schedule(steps, planned.batch_size, self.draws, report=max(SELDOM, steps // LOOKS))
 
@@ -85,7 +86,7 @@ class Stochastic(Method, kind="method"):
         place = clock % length
         since = place + 1 - begin
         keep = (since > 0) & (since % gap == 0) & (since // gap <= each)
-        return (place >= begin) | (self.cycles == 1), keep
+        return (place >= begin) | (self.cycles == 1 or not self.quiet), keep
 
     def heat(self, step: Step) -> Any:
         """T / N, by which the loss per example becomes an energy: the variance of noise is 2 lr times it."""

@@ -13,6 +13,9 @@ from ..methods.map import MAP
 from .references import MARK, NAMES
 
 ENOUGH = 80  # trainings of one network, by default: rows that do not fit into them have to be asked for
+HEAVY = 0.25  # of those trainings that one row may take, by default: samplers with full batches on large data take more
+BATCH = 128  # examples of a step that counts as one; larger batches count as many as they hold
+CHAINED = 4  # what a step of chains with full batches counts for at least: they have to be asked for
 MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
 GIVEN = "given network"  # the label of weights that were trained elsewhere
 TEMPERED = "tempered"  # the word before the label of a row whose predictions have a temperature, tuned on validation
@@ -186,6 +189,7 @@ def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
     """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then whichever adds
     the fewest steps. Networks that several rows use count once."""
     left, known, kept = ENOUGH * steps_of(MAP(), n), dict[Method, int](), set[str]()
+    most = HEAVY * left
 
     def cost(row: Row) -> int:
         return sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in _trained(row, n))
@@ -196,7 +200,7 @@ def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
         first = waiting[0].label == firsts[type(waiting[0].recipe)]
         row = waiting[0] if first else min(waiting, key=cost)
         waiting.remove(row)
-        if cost(row) <= left:
+        if cost(row) <= min(left, most):
             left -= cost(row)
             known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in _trained(row, n)}
             kept.add(row.label)
@@ -204,11 +208,13 @@ def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
 
 
 def _trained(row: Row, n: int) -> list[tuple[Method, int]]:
-    """The recipes that a row runs, each with its own steps a member."""
+    """The recipes that a row runs, each with its own steps of BATCH examples for a member."""
     found: list[tuple[Method, int]] = []
     recipe = row.recipe
     while recipe is not None:
-        found.append((recipe, plan_of(recipe, n).steps))
+        plan = plan_of(recipe, n)
+        least = CHAINED if recipe.coupled and plan.bank else 1
+        found.append((recipe, plan.steps * max(least, (plan.batch_size or n) // BATCH)))
         recipe = None if row.started else base_of(recipe)
     return found
 

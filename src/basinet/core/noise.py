@@ -69,7 +69,8 @@ class Noise(NamedTuple):
             c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0  # type: ignore[assignment]
         if not isinstance(name, Tensor) and _alone(self.key):
             k0, k1 = self.key.tolist()
-            return Noise(torch.tensor(philox((c0, c1, c2, _NAMES), (k0, k1))[:2]))
+            words = philox((c0, c1, c2, _NAMES), (k0, k1))[:2]
+            return Noise(torch.tensor(words, device=self.key.device))
         k0, k1 = self.key.unbind(-1)
         first = _zero(k0) + c0
         words = philox(

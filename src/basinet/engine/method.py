@@ -185,6 +185,11 @@ class Method(Recipe, kind="method"):
         """This recipe for a member that starts from one with these curves: by default as it is."""
         return self
 
+    def starting(self, family: Family) -> Point:
+        """Where a member starts from one of another posterior: at its mean, unless the method takes more of it along,
+        among the buffers."""
+        return family.mean()
+
     @abstractmethod
     def schedule(self, n: int) -> Schedule:
         """Steps, batch size and samples kept, for n examples."""

@@ -5,6 +5,7 @@ from .diagonal import Diagonal
 from .eigen import Eigen
 from .empirical import Empirical
 from .family import Family, family
+from .flow import Flow
 from .full import Full
 from .kronecker import Kronecker
 from .low_rank import LowRank
@@ -19,6 +20,7 @@ __all__ = [
     "Eigen",
     "Empirical",
     "Family",
+    "Flow",
     "Full",
     "Kronecker",
     "LowRank",

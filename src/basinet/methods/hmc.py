@@ -35,7 +35,7 @@ class HMC(Metropolis):
     enough: ClassVar[int] = 6000
 
     length: float | Literal["chees", "prior"] = "chees"  # of trajectories, or how it is found
-    leapfrog: int = 64  # steps of a trajectory at most
+    leapfrog: int = 64  # steps of a trajectory at most; fewer where steps= would not last for all draws
     jitter: bool = True  # lengths vary by up to 40 %, so that no period is met
     acceptance: float = 0.8  # that the step size is found for
 
@@ -61,7 +61,7 @@ class HMC(Metropolis):
 
     @property
     def most(self) -> int:
-        return self.leapfrog
+        return min(self.leapfrog, max(1, (self.total - self.warm) // (self.draws + 1)))  # so that all draws are made
 
     @property
     def jitters(self) -> bool:

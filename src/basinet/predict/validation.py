@@ -26,7 +26,7 @@ from .via import Predictor, Via, assembled, side_by_side
 ROWS = 1000  # examples at a time, at most
 NUMBERS = 2**22  # outputs of all draws or families that are held at a time, if that is not less than one example's
 LOSS = 0.01  # nats an example by which a posterior may be worse than its start before that is said
-SEEN, ROOM = 200, 0.1  # without validation data: training examples that are looked at, and nats that each may lose
+SEEN, ROOM = 200, 0.03  # without validation data: training examples that are looked at, and nats that each may lose
 
 
 def nll(

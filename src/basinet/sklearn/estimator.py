@@ -230,8 +230,8 @@ def _in_double(posterior: Posterior) -> Posterior:
 def _tell_of_training(posterior: Posterior) -> None:
     falls = [fall for part in posterior.parts for fall in part.info.get("still_falling", [])]
     if any(falls):
-        line = f"training still improved when its steps were done, by {max(falls):.2g} nats per example over the last "
-        warnings.warn(f"{line}quarter: a recipe with more epochs may be better", ConvergenceWarning, stacklevel=3)
+        line = f"training still improved when its steps were done, by {max(falls):.2g} nats per example over the "
+        warnings.warn(f"{line}second half: a recipe with more epochs may be better", ConvergenceWarning, stacklevel=3)
     if failed := [member for part in posterior.parts for member in part.info.get("failed", [])]:
         line = f"{len(failed)} members diverged at every attempt and are left out: lower the learning rate"
         warnings.warn(line, ConvergenceWarning, stacklevel=3)

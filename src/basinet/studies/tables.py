@@ -1,7 +1,8 @@
 """Is the first answer good? The defaults on tables, beside gradient boosting with its own.
 
-Published splits of the nine UCI regression sets, the diabetes set, and four tables that are made: a linear one with 1 %
-noise, Friedman's first function, noise that depends on the inputs, and heavy tails. Nothing is set by hand:
+Published splits of the nine UCI regression sets, the diabetes set, and tables that are made: a linear one with 1 %
+noise, Friedman's first function (also on 1,000 and 100,000 training rows, for the time to a first answer), noise that
+depends on the inputs, and heavy tails. Nothing is set by hand:
 
     MAP                 the first member of the deep ensemble
     deep ensemble       five of them: the default problem (`basinet.defaults`, between whose noise models `pilot`
@@ -10,6 +11,7 @@ noise, Friedman's first function, noise that depends on the inputs, and heavy ta
     gradient boosting   scikit-learn's HistGradientBoostingRegressor, LightGBM and CatBoost, where they are installed,
                         with their defaults on all training rows; as a density, a normal around the prediction with the
                         standard deviation of residuals out of five folds
+    networks            RealMLP and TabM of pytabkit, where it is installed, in the same way
 
 The defaults were chosen with test scores of the first splits in view, of all sets but naval, friedman, uneven and tails
 (`CHOSEN_ON`): what they are worth is told by those, and by further splits. Records are appended to tables.jsonl, one
@@ -57,7 +59,12 @@ BOOSTED = {
         {"random_seed": 0, "thread_count": 1, "verbose": 0, "allow_writing_files": False},
     ),
 }
-METHODS = (*OURS, *BOOSTED)
+NETWORKS = {
+    "RealMLP": ("pytabkit", "RealMLP_TD_Regressor", {"random_state": 0, "n_threads": 1, "device": "cpu"}),
+    "TabM": ("pytabkit", "TabM_D_Regressor", {"random_state": 0, "n_threads": 1, "device": "cpu"}),
+}
+OTHERS = BOOSTED | NETWORKS
+METHODS = (*OURS, *OTHERS)
 CHOSEN_ON = ("yacht", "concrete", "energy", "kin8nm", "diabetes", "linear", "boston", "wine_red", "power", "protein")
 MEMBERS, VALIDATION, FOLDS = 5, 0.15, 5
 SHOWN = ("rmse", "nll", "crps", "coverage_90")
@@ -91,7 +98,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         if (name, split, method, options.seed) in records:
             continue
         read = partial(_published, options.folder, name) if name in uci.NAMES else MADE[name]
-        made = _ours(read(split), options) if method in OURS else {method: _boosted(read(split), method)}
+        made = _ours(read(split), options) if method in OURS else {method: _other(read(split), method)}
         for label, (scores, seconds, about) in made.items():
             place = {"study": "tables", "data": name, "split": split, "method": label, "seed": options.seed}
             record = append_record(path, place | about | {"scores": scores, "cpu_seconds": seconds})
@@ -160,7 +167,7 @@ def _about(posterior: Posterior) -> dict[str, Any]:
     }
 
 
-def _boosted(rows: Rows, method: str) -> tuple[dict[str, float], float, dict[str, Any]]:
+def _other(rows: Rows, method: str) -> tuple[dict[str, float], float, dict[str, Any]]:
     began = time.process_time()
     folds = np.random.default_rng(0).permutation(len(rows.targets)) % FOLDS
     residuals = np.empty(len(rows.targets))
@@ -177,13 +184,13 @@ def _boosted(rows: Rows, method: str) -> tuple[dict[str, float], float, dict[str
 
 
 def _regressor(method: str) -> Any:
-    module, name, options = BOOSTED[method]
+    module, name, options = OTHERS[method]
     return getattr(import_module(module), name)(**options)
 
 
 def _installed(method: str) -> bool:
     try:
-        import_module(BOOSTED[method][0])
+        import_module(OTHERS[method][0])
     except ImportError:
         return False
     return True
@@ -240,6 +247,8 @@ MADE: dict[str, Callable[[int], Rows]] = {
     "diabetes": _diabetes,
     "linear": partial(_made, 1667, 10, _linear),
     "friedman": partial(_made, 2000, 10, _friedman),
+    "friedman_1000": partial(_made, 1111, 10, _friedman),
+    "friedman_100000": partial(_made, 111111, 10, _friedman),
     "uneven": partial(_made, 4000, 6, _uneven),
     "tails": partial(_made, 3000, 8, _tails),
 }
