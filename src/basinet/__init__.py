@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .pool import FileError
     from .posterior import Posterior, mix
     from .predict import Predictive
-    from .problem import Problem, likelihoods, priors
+    from .problem import Problem, likelihoods, priors, terms
     from .saving import load
     from .scoring import score, size_curve
     from .temper import temper
@@ -77,6 +77,7 @@ __all__ = [
     "size_curve",
     "swag_of_checkpoints",
     "temper",
+    "terms",
     "weigh",
 ]
 
@@ -95,7 +96,7 @@ _HOMES = {
     "pool": ("FileError",),
     "posterior": ("Posterior", "mix"),
     "predict": ("Predictive",),
-    "problem": ("Problem", "likelihoods", "priors"),
+    "problem": ("Problem", "likelihoods", "priors", "terms"),
     "saving": ("load",),
     "scoring": ("score", "size_curve"),
     "temper": ("temper",),
@@ -132,6 +133,10 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as all modules are pickled: functions that use this one travel to other processes with it."""
+        return import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -17,7 +17,7 @@ from .core.noise import Noise
 from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
 from .data import Stream
 from .engine import Member, Method
-from .engine.method import short, via_of
+from .engine.method import short
 from .families import Delta, Empirical, Family, Mixture
 from .pool.codec import digest
 from .predict import (
@@ -68,7 +68,8 @@ class Part:
         """The draws with which these members predict."""
         if samples is not None and samples < 1:
             raise ValueError(f"expected at least one sample a member, got {samples}")
-        points = take(self.family, 0).points
+        mode = Method.mode if self.recipe is None else self.recipe.mode
+        points = None if mode == "dropout" else take(self.family, 0).points
         default = Method.samples if self.recipe is None else self.recipe.samples
         asked = samples or (points or default)
         device = leaves(self.family)[0].device
@@ -76,11 +77,12 @@ class Part:
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
         keys = root.split(seeds).split(numbers).key
         count = asked if points is None else min(asked, points)
-        return Draws(self.adapted(), self.family, keys, count, refresh=self.inputs, rows=self.rows)
+        held = self.recipe is not None and self.recipe.held
+        return Draws(self.adapted(), self.family, keys, count, mode, refresh=self.inputs, held=held, rows=self.rows)
 
     def predictor(self, samples: int | None, via: Via | None, seed: int, keep: bool = False) -> Predictor:
         """These members as they predict; the recipe says how, where `via` does not."""
-        chosen = via or default_via(via_of(self.recipe), self.problem.likelihood)
+        chosen = via or default_via("sample" if self.recipe is None else self.recipe.via, self.problem.likelihood)
         return Predictor(self.draws(samples, seed), chosen, keep)
 
 
@@ -196,6 +198,11 @@ class Posterior:
     def sample(self, n: int, seed: int = 0) -> Params:
         """`n` draws of the params from each member, leaves (M, n, ...)."""
         part = self._one_network("sample")
+        if part.recipe is not None and part.recipe.mode == "dropout":
+            raise ValueError(
+                f"a draw of {part.recipe.label} is a mask over what passes through the network, not a set of params: "
+                "use predict"
+            )
         keys = part.draws(n, seed).keys
 
         def member(family: Family, key: Tensor) -> Params:
@@ -251,7 +258,7 @@ class Posterior:
         """A member as a plain module in eval mode, to deploy or export: at the mean of the member's distribution, so
         that it has the network's weights and none of their uncertainty. It is a copy."""
         part = self[member].parts[0]
-        network = part.adapted().network
+        network = part.adapted().network.alone()
         if network.params != part.problem.network.params or type(network) is not type(part.problem.network):
             raise TypeError(
                 f"a member of {short(part.recipe) if part.recipe else 'this posterior'} is more than the network: it "

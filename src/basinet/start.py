@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from .core.tree import Point, take
-from .engine import Method
+from .engine import Based, Method
 from .posterior import Posterior
 
 
-def modes(start: Posterior) -> list[Point]:
-    """The mean of each member, which must be a point that one may start from."""
+def modes(start: Posterior, recipe: Method) -> list[Point]:
+    """Where the recipe starts from each member: its mean, which must be a point that one may start from."""
     for part in start.parts:
         points = take(part.family, 0).points
         if points is not None and points > 1:
@@ -19,17 +19,17 @@ def modes(start: Posterior) -> list[Point]:
                 f"start has members of {points} points each, whose average is no mode: start from each of them, "
                 "start=posterior.apart()"
             )
-    return start.points()
+    return [recipe.starting(take(p.family, i)) for p in start.parts for i in range(len(p.members))]
 
 
 def going_on(recipe: Method, start: Posterior) -> Method:
     """The recipe, with that of the start for its base where this changed the network."""
     changed = any(part.adapted().network is not part.problem.network for part in start.parts)
-    if not changed or not any(f.name == "base" for f in fields(recipe)):
+    if not changed or not isinstance(recipe, Based):
         return recipe
     if len(start.parts) > 1:
         raise ValueError("start has members of several recipes, of which one changes the network: fit each part alone")
-    return replace(recipe, base=start.parts[0].recipe)  # type: ignore[call-arg]
+    return replace(recipe, base=start.parts[0].recipe)
 
 
 def curves_of(start: Posterior, i: int) -> dict[str, Any]:

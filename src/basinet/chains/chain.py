@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.noise import Noise
 from ..core.tree import Params, Point, nbytes
 from ..data import Data, Stream
-from ..engine import Demand, Finished, Method, Predicting, Report, Review, Schedule
+from ..engine import Based, Demand, Finished, Method, Predicting, Report, Review, Schedule
 from ..engine.method import Entry
 from ..families import Empirical
 from ..problem import Problem
@@ -30,7 +30,7 @@ SELDOM = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain(Method, kind="method"):
+class Chain(Based, kind="method"):
     """A sampler whose members are chains that warm up together."""
 
     coupled: ClassVar[bool] = True

@@ -17,11 +17,14 @@ from ..problem import Batch
 
 
 def energy_of(params: Params, buffers: Params, step: Step, batch: Batch, prior: bool) -> Tensor:
-    """U of one chain on some of the examples, (), float64; with the prior's part, or without."""
+    """U of one chain on some of the examples, (), float64; with the part of prior and terms, or without."""
     problem = step.problem
     outputs, _ = problem.outputs(params, buffers, batch.inputs)
     energy = -problem.log_densities(outputs, params, batch).double().sum() * problem.shares[0]
-    return energy + problem.prior_energy(params).double() if prior else energy
+    if not prior:
+        return energy
+    energy = energy + problem.prior_energy(params).double()
+    return energy + problem.term_potential(params, buffers, mode="eval").double() if problem.terms else energy
 
 
 def energies(params: Params, buffers: Params, step: Step, chunk: int | None, slopes: bool) -> tuple[Tensor, Tensor]:

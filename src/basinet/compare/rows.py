@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..core.nearest import did_you_mean
-from ..engine import Method
+from ..engine import Based, Method
 from ..engine.method import Entry, plan_of, short
 from ..methods import discover
 from ..methods.map import MAP
@@ -17,7 +16,7 @@ ENOUGH = 80  # trainings of one network, by default: rows that do not fit into t
 MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
 GIVEN = "given network"  # the label of weights that were trained elsewhere
 TEMPERED = "tempered"  # the word before the label of a row whose predictions have a temperature, tuned on validation
-TEMPERABLE = ("classes", "labels")  # kinds of targets whose probabilities can have one
+TEMPERABLE = ("classes", "labels", "real")  # kinds of targets whose predictions can have one
 
 Asked = str | Method | Entry
 
@@ -30,7 +29,7 @@ class Row(NamedTuple):
     members: int
     started: bool = False
     told: str = ""  # how the budget was spent on it
-    tempered: bool = False  # whether its predictions get a temperature
+    tempered: bool = False  # whether its predictions get a temperature, or a factor on their spread
     reference: str = ""  # the name of what is no posterior: constant, linear or boosting
 
 
@@ -49,14 +48,14 @@ def choose(
     kind: str = "classes",
     references: Sequence[str] = (),
 ) -> Chosen:
-    """The rows of a comparison on n training examples, whose targets are of a `kind`: classes, labels or real.
+    """The rows of a comparison on n training examples, whose targets are of a `kind`: classes, labels, real or counts.
 
     `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for all rows
     but those that take long, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given
     weights (`started`), methods that begin at trained weights take those, and rows that train networks of their own
-    have to be asked for. Where there are probabilities to temper, one network and the ensemble of them also come with a
-    temperature; "tempered" before a name asks for that of any row. `references` are rows that are no posterior, which
-    come unless others were asked for.
+    have to be asked for. Where predictions can be tempered, one network and the ensemble of them also come with a
+    temperature, of real targets a factor on the spread; "tempered" before a name asks for that of any row.
+    `references` are rows that are no posterior, which come unless others were asked for.
     """
     members = MEMBERS if members is None and asked is None else members
     offered = {name: [_sized(e, members) for e in cls.lineup()] for name, cls in discover().items()}
@@ -85,7 +84,7 @@ def choose(
 
 def base_of(recipe: Method) -> Method | None:
     """The recipe that finds what this one starts from; None where it starts afresh."""
-    return getattr(recipe, "base", None) or MAP() if any(f.name == "base" for f in fields(recipe)) else None
+    return recipe.base or MAP() if isinstance(recipe, Based) else None
 
 
 def steps_of(recipe: Method | None, n: int, started: bool = False) -> int:
@@ -158,7 +157,9 @@ def _asked(
     """The rows that one word, recipe or entry stands for."""
     if isinstance(one, str) and one.lower().partition(" ")[0] == TEMPERED:
         if kind not in TEMPERABLE:
-            raise ValueError(f"{one!r}: a temperature is of probabilities, and the target is {kind}: leave it out")
+            raise ValueError(
+                f"{one!r}: temperatures are for classes, labels and real numbers, not for {kind}: leave it out"
+            )
         of = one.partition(" ")[2].strip() or MAP.__name__
         if started and of.lower() == GIVEN:
             return [_tempered(Row(GIVEN, None, 1, True))]

@@ -25,13 +25,15 @@ class KeyedRandomness(TorchFunctionMode):
 
     `part` says that the pass is over examples begin ... end - 1 of many: then these get the numbers that one pass over
     all would give them, where the examples are in front (on the first axis, alone or merged with others that follow).
-    Numbers that are not per example, such as a mask over weights, are the same for all parts.
+    Numbers that are not per example, such as a mask over weights, are the same for all parts. `held` gives all examples
+    the same numbers, where these are in front: one function for all of them.
     """
 
-    def __init__(self, noise: Noise, always: bool = False, part: tuple[int, int] = (0, 1)) -> None:
+    def __init__(self, noise: Noise, always: bool = False, part: tuple[int, int] = (0, 1), held: bool = False) -> None:
         super().__init__()
         self.noise = noise
         self.always = always
+        self.held = held
         self.begin, self.examples = part[0], part[1] - part[0]
         self.calls = 0
 
@@ -46,10 +48,19 @@ class KeyedRandomness(TorchFunctionMode):
         self.calls += 1
         return self.noise.split(self.calls)
 
+    def drawn(self, shape: torch.Size | tuple[int, ...]) -> torch.Size | tuple[int, ...]:
+        """The shape of the numbers that are read for a tensor of this shape: where held, those of one example."""
+        per_example = len(shape) > 0 and shape[0] % self.examples == 0
+        return (shape[0] // self.examples, *shape[1:]) if self.held and per_example else shape
+
     def first(self, shape: torch.Size | tuple[int, ...]) -> int:
         """Where the numbers of this part begin among those of all examples."""
-        per_example = len(shape) > 0 and shape[0] % self.examples == 0
+        per_example = len(shape) > 0 and shape[0] % self.examples == 0 and not self.held
         return self.begin * (math.prod(shape) // self.examples) if per_example else 0
+
+    def spread(self, numbers: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        """What was read for one example, for all of them."""
+        return numbers if numbers.shape == tuple(shape) else numbers.repeat(self.examples, *(1,) * (len(shape) - 1))
 
     def drop(self, x: Tensor, p: float, training: bool, shape: torch.Size | tuple[int, ...]) -> Tensor:
         """`x` times a mask of `shape` that keeps with probability 1 - p, over 1 - p."""
@@ -57,8 +68,8 @@ class KeyedRandomness(TorchFunctionMode):
             return x
         if p >= 1.0:
             return torch.zeros_like(x)
-        keep = self.fresh().bernoulli(1 - p, torch.empty(shape, device=x.device), self.first(shape))
-        return x * keep.to(x.dtype) / (1 - p)
+        keep = self.fresh().bernoulli(1 - p, torch.empty(self.drawn(shape), device=x.device), self.first(shape))
+        return x * self.spread(keep, shape).to(x.dtype) / (1 - p)
 
 
 def _dropout(
@@ -82,7 +93,8 @@ def _channels(dims: int) -> Callable[..., Tensor]:
 
 
 def _rand_like(mode: KeyedRandomness, input: Tensor, **options: Any) -> Tensor:
-    return mode.fresh().uniform(torch.empty_like(input, **options), mode.first(input.shape))
+    like = torch.empty_like(input, **options).new_empty(mode.drawn(input.shape))
+    return mode.spread(mode.fresh().uniform(like, mode.first(input.shape)), input.shape)
 
 
 def _randn_like(mode: KeyedRandomness, input: Tensor, **options: Any) -> Tensor:

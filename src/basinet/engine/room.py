@@ -40,7 +40,8 @@ def room(
     """What members of a recipe take. `problem` is as the recipe adapts it; `point` and data are where they will be."""
     demand, work = method.demand(point, problem, data, val), Work.of(method, problem, data, val)
     first = leaves(point.params)[0]
-    trains = data is not None and work.schedule.steps > 0
+    holds = demand.kept <= free_bytes(first.device)  # else even a first state would not fit
+    trains = data is not None and work.schedule.steps > 0 and holds
     each = member_bytes(work.to(first.device, first.dtype), point).total if trains else 0
     return Room(demand, each, members * demand.kept)
 

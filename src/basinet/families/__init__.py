@@ -5,12 +5,14 @@ from .diagonal import Diagonal
 from .eigen import Eigen
 from .empirical import Empirical
 from .family import Family, family
+from .flow import Flow
 from .full import Full
 from .kronecker import Kronecker
 from .low_rank import LowRank
 from .mixture import Mixture
 from .partial import Partial
 from .perturbed import Perturbed
+from .rows import Rows
 
 __all__ = [
     "Delta",
@@ -18,11 +20,13 @@ __all__ = [
     "Eigen",
     "Empirical",
     "Family",
+    "Flow",
     "Full",
     "Kronecker",
     "LowRank",
     "Mixture",
     "Partial",
     "Perturbed",
+    "Rows",
     "family",
 ]

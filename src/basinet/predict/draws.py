@@ -48,6 +48,7 @@ class Draws:
     samples: int  # S
     mode: Mode = "eval"
     refresh: Any = None  # training inputs from which norm statistics are recomputed for each draw; None: as they are
+    held: bool = False  # dropout masks are the same for all inputs
     rows: Tensor | None = None  # (M, n): which of them are each member's own; None: all
 
     def __len__(self) -> int:

@@ -121,7 +121,7 @@ def _network(draws: Draws, rows: Any, begin: int) -> Callable[[Drawn], Tensor]:
 
     def run(drawn: Drawn) -> Tensor:
         point, keys = drawn
-        keyed = KeyedRandomness(Noise(keys["mask"]), always=True, part=part) if keys else nullcontext()
+        keyed = KeyedRandomness(Noise(keys["mask"]), always=True, part=part, held=draws.held) if keys else nullcontext()
         with keyed:
             return draws.problem.outputs(point.params, point.buffers, rows, None, draws.mode)[0]
 

@@ -1,0 +1,194 @@
+"""Variational inference with a normal distribution whose parameters are correlated: full, or diagonal plus low rank.
+
+    full       q = N(m, L L'),          L lower triangular with a positive diagonal
+    low-rank   q = N(m, S^2 + C'C),     S diagonal, C of K rows
+    loss = E_q[U] - H[q]                as in MeanField, with one draw of the weights for a batch
+
+Full is exact where the posterior is normal; so is low-rank where its covariance is of that form. A full covariance has
+P^2 / 2 numbers: it is for small networks and for chosen parameters (`where=`); all others are points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.lift import lift_or_loop
+from ..core.noise import Noise
+from ..core.tree import Params, Point, nbytes, ravel, size, take, tree_map, unravel
+from ..core.where import select
+from ..data import Data, Stream
+from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule, Step
+from ..engine.method import Entry
+from ..families import Delta, Family, Full, LowRank, Partial
+from ..optim import Adam, Cosine, Optimizer
+from ..problem import Problem
+from ..variational import prior as priors
+
+if TYPE_CHECKING:
+    from ..testing import Bench, Check
+
+STRUCTURES = ("full", "low-rank")
+RANKS = (20, 10, 5, 2, 1)  # lower ranks that are named where a structure does not fit
+
+
+class Variational(NamedTuple):
+    """What descent moves."""
+
+    centre: Params  # m, of all parameters: those that are not random are points
+    log_scale: Any  # logarithms of the diagonal: of L, (P,); of S, by name
+    rest: Any  # of L, (P, P), of which the part below the diagonal counts; C by name, (K, ...)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianVI(GradientMethod):
+    """A normal distribution with correlated parameters, by maximising the ELBO: low rank, or full where it is small."""
+
+    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 100 passes
+    batch_size: int | None = 128  # examples a step; None: all
+    optimizer: Optimizer = Adam(lr=Cosine(peak=5e-3))  # how a gradient becomes a step
+    structure: Literal["full", "low-rank"] = "low-rank"  # of the covariance
+    rank: int = 5  # K, columns of a low-rank covariance beside its diagonal
+    where: str | tuple[str, ...] | None = None  # patterns of names that are random; None: all of the network's
+    scale: float = 0.02  # standard deviations at the start
+    draws: int = 1  # of the weights a step, whose gradients are averaged
+
+    def __post_init__(self) -> None:
+        if self.structure not in STRUCTURES:
+            raise ValueError(f"expected a structure among {', '.join(STRUCTURES)}, got {self.structure!r}")
+        if self.rank < 1:
+            raise ValueError(f"expected a rank of at least 1, got {self.rank}: MeanField has no columns")
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"expected a positive, finite scale to start from, got {self.scale}")
+        if self.draws < 1:
+            raise ValueError(f"expected at least 1 draw a step, got {self.draws}")
+
+    def adapt(self, problem: Problem) -> Problem:
+        self._random(problem)
+        priors.check(problem, None)
+        return problem
+
+    def schedule(self, n: int) -> Schedule:
+        return Schedule.of_epochs(self.epochs, self.batch_size, n)
+
+    def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
+        random = {n: point.params[n] for n in self._random(problem)}
+        if self.structure == "full":
+            flat = ravel(random)
+            params = Variational(
+                point.params, torch.full_like(flat, math.log(self.scale)), flat.new_zeros(len(flat), len(flat))
+            )
+        else:
+            like = {n: x.expand(self.rank, *x.shape) for n, x in random.items()}
+            columns = noise.split("columns").normal_params({n: torch.empty_like(x) for n, x in like.items()})
+            small = 0.1 * self.scale / math.sqrt(self.rank)  # not zero, where all columns would move alike
+            start = tree_map(lambda x: torch.full_like(x, math.log(self.scale)), random)
+            params = Variational(point.params, start, {n: small * x for n, x in columns.items()})
+        return Descent(params, point.buffers, self.optimizer.init(params))
+
+    def loss(self, params: Variational, state: Descent, step: Step) -> Info:
+        problem, family = step.problem, self._family(params, step.problem, state.buffers)
+
+        def energy(key: Tensor, buffers: Params) -> tuple[Tensor, Tensor, Params]:
+            noise = Noise(key)
+            drawn = params.centre | family.sample(noise.split("weights")).params
+            potential, after = problem.data_potential(drawn, buffers, step.batch, noise, "train")
+            return potential, self._prior(drawn, params, problem), after
+
+        if self.draws == 1:
+            potential, prior, after = energy(step.noise.key, state.buffers)
+        else:
+            each = tree_map(lambda x: x.expand(self.draws, *x.shape).clone(), state.buffers)
+            potential, prior, after = lift_or_loop(energy)(step.noise.spread(self.draws).key, each)
+            potential, prior, after = potential.mean(), prior.mean(), take(after, 0)
+        return Info((potential + prior - self._entropy(params)) / step.scale, buffers=after)
+
+    def point(self, state: Descent) -> Point:
+        return Point(state.params.centre, state.buffers)
+
+    def finish(
+        self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> Family:
+        family = self._family(state.params, problem, state.buffers)
+        rest = {n: x for n, x in state.params.centre.items() if n not in family.mean().params}
+        return Partial(Delta(rest, state.buffers), family) if rest else family
+
+    def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
+        random = {n: point.params[n] for n in self._random(problem)}
+        count, each = size(random), nbytes(random) / max(1, size(random))
+        numbers = count * (count if self.structure == "full" else 1 + self.rank)
+        noise = count if self.structure == "full" else count + self.rank
+        drawn = Predicting(self.samples, self.samples, noise, 2.0 * numbers)
+        what = f"a {self.structure} covariance of {count:,} parameters"
+        kept = nbytes(point) + int(numbers * each)
+        return Demand(kept, 6 * int(numbers * each), what=what, predict=drawn)  # gradients and two moments in training
+
+    def variants(self) -> Iterable[Method]:
+        ranks = sorted({self.rank, *(k for k in RANKS if k < self.rank)}, reverse=True)
+        low = [replace(self, structure="low-rank", rank=k) for k in ranks]
+        return ([self, *low]) if self.structure == "full" else low
+
+    def _random(self, problem: Problem) -> tuple[str, ...]:
+        return select(problem.network.params, self.where)
+
+    def _family(self, params: Variational, problem: Problem, buffers: Params) -> Full | LowRank:
+        centre = {n: params.centre[n] for n in self._random(problem)}
+        if self.structure == "full":
+            return Full(centre, params.rest.tril(-1) + params.log_scale.exp().diag(), buffers)
+        variances = {n: (2 * x).exp() for n, x in params.log_scale.items()}
+        return LowRank(centre, variances, params.rest, buffers)
+
+    def _prior(self, drawn: Params, params: Variational, problem: Problem) -> Tensor:
+        """The prior's energy: expected where it is normal, since it depends on marginal variances alone; else at the
+        draw."""
+        network = problem.split(drawn)[0]
+        if priors.gaussian(problem.prior, network) is None:
+            return -problem.prior.log_prob(network) / problem.prior_temperature
+        centre = problem.split(params.centre)[0]
+        spread = tree_map(torch.sqrt, self._variances(params, problem))
+        return priors.expected_energy(problem.prior, centre, spread, Noise.seed(0)) / problem.prior_temperature
+
+    def _variances(self, params: Variational, problem: Problem) -> Params:
+        if self.structure == "full":
+            factor = params.rest.tril(-1) + params.log_scale.exp().diag()
+            return unravel(factor.square().sum(1), {n: params.centre[n] for n in self._random(problem)})
+        return {n: (2 * x).exp() + params.rest[n].square().sum(0) for n, x in params.log_scale.items()}
+
+    def _entropy(self, params: Variational) -> Tensor:
+        if self.structure == "full":
+            return params.log_scale.sum() + 0.5 * len(params.log_scale) * (1 + math.log(2 * math.pi))
+        flat = ravel(params.log_scale)
+        scaled = torch.cat([(params.rest[n] * (-x).exp()).flatten(1) for n, x in params.log_scale.items()], 1)  # (K, P)
+        inner = scaled @ scaled.T + torch.eye(self.rank, dtype=flat.dtype, device=flat.device)
+        logs = torch.linalg.cholesky(inner).diagonal().log().sum()
+        return flat.sum() + logs + 0.5 * len(flat) * (1 + math.log(2 * math.pi))
+
+    @classmethod
+    def lineup(cls) -> Iterable[Entry]:
+        return (Entry("low-rank VI", cls(), 1), Entry("low-rank VI ensemble", cls(), 10))
+
+    @classmethod
+    def theory(cls, bench: Bench) -> Iterable[Check]:
+        fast = cls(epochs=400, batch_size=None, draws=400, scale=0.1, rank=3, optimizer=Adam(lr=Cosine(peak=0.1)))
+        full, cold = replace(fast, structure="full"), bench.conjugate(temperature=0.3)
+        for recipe, exact, told in (
+            (full, bench.conjugate(), "full"),
+            (full, cold, "full, temperature 0.3"),
+            (fast, bench.conjugate(), "rank 3 of 3"),
+        ):
+            made = bench.fit(recipe, exact.problem, exact.data)
+            yield bench.close(f"{told}: mean", "mu", made.mean(), exact.mean, 5e-3)
+            roots = exact.covariance.diagonal().sqrt()
+            off = (bench.covariance(made) - exact.covariance) / (roots[:, None] * roots)
+            says = "Lambda^-1, in units of its diagonal"
+            yield bench.close(f"{told}: covariance", says, off, torch.zeros_like(off), 0.03)
+            if told == "full":
+                elbo = -exact.data.n * made.info["curves"]["loss"][0][-1]  # of 4 steps
+                gap = torch.tensor(exact.log_evidence - elbo, dtype=torch.float64)
+                z = 4.5 * math.sqrt(0.5 * 3 / (4 * fast.draws))  # the log likelihood of draws has variance below d / 2
+                yield bench.close("full: log evidence less the ELBO", "0, z of 4.5", gap, torch.zeros_like(gap), z)

@@ -1,0 +1,110 @@
+"""The prior's share of the ELBO: its expected energy under independent normals.
+
+    E_q[-log p] = sum ((m - c)^2 + s^2) / (2 scale^2) + log scale + log(2 pi) / 2     for a normal prior
+                ~ -log p(m + s e)                                                     for any other, one draw a step
+
+With factors f of a normal prior's precision that the ELBO itself chooses (empirical Bayes), those of a group of P
+elements are f = P / sum ((m - c)^2 + s^2) / scale^2, in closed form at every step: the ELBO is at its maximum in them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.noise import Noise
+from ..core.tree import Params
+from ..families import Diagonal
+from ..problem import Problem
+from ..problem.priors import FromFamily, Normal, Prior
+
+Tuned = Literal["elbo", "layers"]
+
+
+class Gaussian(NamedTuple):
+    """A prior of independent normals."""
+
+    centre: Params  # without names whose mean is zero
+    scale: dict[str, Tensor | float]
+
+
+def gaussian(prior: Prior, params: Params) -> Gaussian | None:
+    """The prior as independent normals over params; None where it is none."""
+    if isinstance(prior, Normal):
+        given = prior.centre or {}
+        return Gaussian({n: x.to(params[n]) for n, x in given.items() if n in params}, dict(prior.scales(params)))
+    if isinstance(prior, FromFamily) and type(prior.family) is Diagonal:
+        centre = {n: prior.family.centre[n].to(x) for n, x in params.items()}
+        return Gaussian(centre, {n: prior.family.scale[n].to(x) for n, x in params.items()})
+    return None
+
+
+def expected_energy(prior: Prior, centre: Params, scale: Params, noise: Noise) -> Tensor:
+    """E_q[-log p], (). `centre` are the network's params, `scale` the standard deviations of those that are random."""
+    known = gaussian(prior, centre)
+    if known is None:
+        z = noise.split("prior").normal_params({n: centre[n] for n in scale})
+        drawn = centre | {n: centre[n] + s * z[n] for n, s in scale.items()}
+        return prior.energy(drawn) + prior.log_normaliser(centre)
+    each = squares(known, centre, scale)
+    return 0.5 * torch.stack(list(each.values())).sum() + _constant(known, centre)
+
+
+def tuned_energy(prior: Prior, centre: Params, scale: Params, tuned: Tuned) -> Tensor:
+    """The same at the factors of the precision that are best: sum over groups of P/2 (1 - log f)."""
+    known = gaussian(prior, centre)
+    assert known is not None  # check has seen to it
+    each, count = squares(known, centre, scale), {n: x.numel() for n, x in centre.items()}
+    if tuned == "elbo":
+        each, count = {"": torch.stack(list(each.values())).sum()}, {"": sum(count.values())}
+    groups = [0.5 * count[n] * (1 - (count[n] / x).log()) for n, x in each.items()]
+    return torch.stack(groups).sum() + _constant(known, centre)
+
+
+def factors(prior: Prior, centre: Params, scale: Params, tuned: Tuned) -> dict[str, float]:
+    """By how much the prior's precision is multiplied, of each tensor."""
+    known = gaussian(prior, centre)
+    assert known is not None
+    each = {n: float(x) for n, x in squares(known, centre, scale).items()}
+    if tuned == "elbo":
+        return dict.fromkeys(centre, sum(x.numel() for x in centre.values()) / sum(each.values()))
+    return {n: x.numel() / each[n] for n, x in centre.items()}
+
+
+def check(problem: Problem, tuned: Tuned | None) -> None:
+    """Refuses a prior under which the ELBO is not finite or has nothing to learn."""
+    zeros = {n: torch.zeros(shape, dtype=torch.float64) for n, shape in problem.network.params.items()}
+    if tuned is not None and not isinstance(problem.prior, Normal):
+        raise ValueError(
+            f"prior_precision={tuned!r} multiplies the precision of a Normal prior, got "
+            f"{type(problem.prior).__name__}: take bn.priors.Normal, or prior_precision=None"
+        )
+    if not bool(problem.prior.energy(zeros).isfinite()):
+        raise ValueError(
+            f"{type(problem.prior).__name__} has no finite density at zero, where a normal distribution has mass, so "
+            "that the ELBO has no maximum: take bn.priors.Normal or another proper prior (the log-uniform prior is "
+            "that of VariationalDropout)"
+        )
+
+
+def squares(known: Gaussian, centre: Params, scale: Params) -> Params:
+    """E |x - c|^2 / scale^2 of each tensor, ()."""
+    found = {}
+    for n, x in centre.items():
+        prior = known.scale[n]
+        offset = x - known.centre[n] if n in known.centre else x
+        square = (offset / prior).square().sum() if isinstance(prior, Tensor) else offset.square().sum() / prior**2
+        if n in scale:
+            spread = scale[n] / prior if isinstance(prior, Tensor) else scale[n]
+            square = square + spread.square().sum() / (1.0 if isinstance(prior, Tensor) else prior**2)
+        found[n] = square
+    return found
+
+
+def _constant(known: Gaussian, centre: Params) -> Tensor | float:
+    """What the quadratic leaves out of -log p."""
+    logs = [s.log().sum() if isinstance(s, Tensor) else centre[n].numel() * math.log(s) for n, s in known.scale.items()]
+    return sum(logs) + 0.5 * math.log(2 * math.pi) * sum(x.numel() for x in centre.values())

@@ -1,0 +1,116 @@
+"""FlowVI: around points, around any normal posterior (LA-NF), what stays as it is, what is refused, real data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import basinet as bn
+from basinet.core.tree import ravel, take
+from basinet.families import Diagonal, Flow, Full, Partial
+from basinet.methods.flow_vi import FlowVI
+from basinet.methods.laplace import Laplace
+from basinet.methods.map import MAP
+from basinet.optim import SGD, Adam
+from basinet.problem.exact import conjugate
+from basinet.testing import check_method
+
+ENGINE = bn.Engine(device="cpu", dtype=torch.float64, strategy="loop", progress=False)
+KEY = bn.Noise.seed(9)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+
+def data(n: int = 24) -> bn.Data:
+    return bn.Data(KEY.split("x").normal(torch.empty(n, 4, dtype=torch.float64)), KEY.split("y").integers(n, 3))
+
+
+PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
+START = bn.fit(MAP(epochs=20), PROBLEM, data(), engine=ENGINE)
+
+
+def test_it_conforms_and_closes_the_gap_that_independence_leaves():
+    checks = check_method(FlowVI(epochs=2, batch_size=16, maps=2, base=MAP(epochs=2)))
+    assert sum("log evidence" in c.name for c in checks) == 2
+
+
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
+def test_around_laplace_it_starts_as_that_and_leaves_features_alone(structure):
+    laplace = bn.fit(Laplace(structure=structure, prior_precision="prior"), PROBLEM, data(), start=START, engine=ENGINE)
+    still = FlowVI(epochs=1, maps=3, optimizer=SGD(lr=0.0))
+    made = bn.fit(still, PROBLEM, data(), start=laplace, engine=ENGINE)
+    family, base = take(made.parts[0].family, 0), take(laplace.parts[0].family, 0)
+    assert isinstance(family, Partial) and isinstance(family.part, Flow)
+    assert isinstance(family.part.before, Diagonal if structure == "diagonal" else Full)
+    assert set(family.part.centre) == {"2.weight", "2.bias"}
+    point = {n: x + 0.05 for n, x in base.mean().params.items()}
+    torch.testing.assert_close(family.log_prob(point), base.log_prob(point))
+    trained = bn.fit(FlowVI(epochs=30, maps=3, optimizer=Adam(lr=0.01)), PROBLEM, data(), start=laplace, engine=ENGINE)
+    moved = take(trained.parts[0].family, 0)
+    assert torch.equal(moved.rest.params["0.weight"], base.mean().params["0.weight"])
+    assert float((moved.log_prob(point) - base.log_prob(point)).abs()) > 1e-3
+    again = FlowVI(epochs=1, maps=3, base=Laplace(structure=structure, base=MAP(epochs=2)))
+    assert len(bn.fit(again, PROBLEM, data(), members=2, engine=ENGINE)) == 2
+
+
+def test_an_exact_posterior_has_the_evidence_for_its_elbo_and_flows_keep_it():
+    exact = conjugate()
+    mode = MAP(epochs=600, batch_size=None, optimizer=SGD(lr=0.1, momentum=0.9))
+    laplace = Laplace(structure="full", where=None, prior_precision="prior", base=mode)
+    start = bn.fit(laplace, exact.problem, exact.data, engine=ENGINE)
+    recipe = FlowVI(epochs=40, batch_size=None, maps=2, draws=500, optimizer=Adam(lr=0.01))
+    losses = bn.fit(recipe, exact.problem, exact.data, start=start, engine=ENGINE).info["curves"]["loss"][0]
+    gaps = [exact.log_evidence + exact.data.n * x for x in losses]
+    assert abs(gaps[0]) < 4.5 * (0.5 * 3 / 500) ** 0.5  # z of 4.5: the log likelihood of draws has variance below d / 2
+    assert abs(sum(gaps[-20:]) / 20) < 0.1
+
+
+def test_some_parameters_around_a_point_and_no_maps():
+    made = bn.fit(FlowVI(epochs=2, maps=0, where="2.*"), PROBLEM, data(), start=START, engine=ENGINE)
+    family = made.parts[0].family
+    assert isinstance(family.part, Diagonal) and set(family.part.centre) == {"2.weight", "2.bias"}
+    assert ravel(made.mean()).isfinite().all()
+
+
+def test_more_parameters_than_memory_allows_are_refused_with_what_fits():
+    problem = bn.Problem(lambda: bn.networks.MLP(500, 10, hidden=(400,)), bn.likelihoods.Categorical())
+    rows = bn.Data(torch.randn(20, 500), torch.arange(20) % 10)
+    start = bn.Posterior.of(problem.network.module, problem)
+    recipe = FlowVI(flow="coupling", epochs=1)
+    found = bn.cost(recipe, problem, rows, start=start, engine=bn.Engine(device="cpu", progress=False))
+    assert not found.fits and found.instead == FlowVI(flow="radial", epochs=1)
+    with pytest.raises(MemoryError, match=r"10 coupling maps of 204,410 parameters takes .*flow='radial'"):
+        bn.fit(recipe, problem, rows, start=start, engine=ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"flow": "spline"}, "expected a kind of flow among radial, planar, coupling"),
+        ({"maps": -1}, "expected at least 0 maps"),
+        ({"draws": 0}, "expected at least 1 draw"),
+        ({"scale": 0.0}, "expected a positive, finite scale"),
+    ],
+)
+def test_hyperparameters_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        FlowVI(**options)
+
+
+def test_a_start_that_is_not_normal_is_refused():
+    mixed = bn.fit(FlowVI(epochs=1, maps=1), PROBLEM, data(), start=START, engine=ENGINE)
+    with pytest.raises(ValueError, match="Flow is not Gaussian"):
+        bn.fit(FlowVI(epochs=1, maps=1), PROBLEM, data(), start=mixed, engine=ENGINE)
+
+
+def test_la_nf_on_digits_is_no_worse_than_chance_and_keeps_its_accuracy():
+    splits = bn.datasets.load("digits")
+    problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(20,)), bn.likelihoods.Categorical())
+    engine = bn.Engine(device="cpu", strategy="loop", progress=False)
+    mode = bn.fit(MAP(epochs=30), problem, splits.train, engine=engine)
+    laplace = bn.fit(Laplace(structure="full"), problem, splits.train, start=mode, engine=engine)
+    made = bn.fit(FlowVI(epochs=10, maps=5), problem, splits.train, start=laplace, engine=engine)
+    assert bn.score(made, splits.test)["accuracy"] > 0.9
