@@ -566,7 +566,9 @@ def test_by_default_rows_are_taken_until_they_take_long():
     labels_ = [row.label for row in chosen.rows]
     everything = choose("all", None, 1000, False)
     assert set(labels_) <= {row.label for row in everything.rows} and not everything.lines
-    assert {type(row.recipe) for row in chosen.rows} == {type(row.recipe) for row in everything.rows}
+    long = {"HMC", "MALA", "MCLMC", "MetropolisHastings", "NUTS"}  # chains with full batches have to be asked for
+    of = [{type(row.recipe).__name__ for row in one.rows} for one in (chosen, everything)]
+    assert of[0] == of[1] - long and long <= of[1]
     few = choose(None, 400, 1000, False)  # ensembles of 400 are too many trainings
     assert "deep ensemble" not in [row.label for row in few.rows] and "deep ensemble" in few.lines[0]
     assert "--methods all" in few.lines[0]

@@ -136,7 +136,7 @@ def tiny() -> bn.Problem:
 @pytest.mark.parametrize("name", sorted(n for n, c in discover().items() if c.__module__.startswith("basinet.")))
 def test_what_a_method_keeps_is_foretold_for_every_method(name):
     problem, data = tiny(), classes(60, 4, 3)
-    quick = {"epochs": 5, "base": bn.MAP(epochs=1)}
+    quick = {"epochs": 5, "steps": 600, "draws": 4, "base": bn.MAP(epochs=1)}
     names = {f.name for f in fields(discover()[name])}
     recipe = discover()[name](**{n: x for n, x in quick.items() if n in names})
     found = bn.cost(recipe, problem, data, 2, val=data, engine=ENGINE, timed=False)

@@ -116,7 +116,7 @@ def test_divergences_of_a_funnel_are_reported(caplog):
 @ALL
 def test_a_step_size_that_accepts_nothing_is_an_error(name):
     recipe = replace(SAMPLERS[name], steps=100, warmup=20, draws=5, step_size=1e4)
-    with pytest.raises(FloatingPointError, match=r"accepted none of its .* proposals at step size"):
+    with pytest.raises(FloatingPointError, match=r"no chain accepted any of its .* proposals at step size"):
         fit(recipe, EXACT.problem, EXACT.data, 2, start=at(EXACT.problem, EXACT.mean))
 
 

@@ -104,10 +104,9 @@ class Chain(Based, kind="method"):
                 f"{self.label}: a chain kept no draw in {self.total:,} steps, {self.warm:,} of them to warm up: raise "
                 "steps=, or shorten its transitions"
             )
-        acceptance = float(ledger.accepted) / max(1, int(ledger.transitions))
-        if acceptance == 0.0 and not bool(ledger.astray):
+        if not bool(ledger.alive):
             raise FloatingPointError(
-                f"{self.label}: a chain accepted none of its {int(ledger.transitions):,} proposals at step size "
+                f"{self.label}: no chain accepted any of its {int(ledger.transitions):,} proposals at step size "
                 f"{float(state.pace.log_size.exp()):.3g}: smaller steps, or step_size=None to have them found"
             )
         params = {name: x[:count] for name, x in samples["params"].items()}
@@ -147,6 +146,8 @@ def _warnings(ledger: Ledger) -> Iterable[str]:
     if bool(ledger.astray):
         yield "its energy ended far above that of the other chains: leave it out, or warm up longer"
     divergences, total = int(ledger.divergences), int(ledger.transitions)
+    if float(ledger.accepted) == 0:
+        yield f"accepted none of its {total:,} proposals: it stands still, and is no sample; smaller steps"
     if divergences:
         yield (
             f"{divergences:,} of {total:,} transitions diverged: part of the posterior is not reached at this step "

@@ -21,6 +21,7 @@ class Ledger(NamedTuple):
     frozen: Tensor  # bool: the warm-up is over, and this chain's transition began after it
     transitions: Tensor
     accepted: Tensor  # sum of acceptance probabilities
+    alive: Tensor  # bool: some chain has accepted something
     errors: Tensor  # sum of |H - H_0|, of those that are no divergences
     divergences: Tensor
     thin: Tensor  # transitions from one kept draw to the next
@@ -36,7 +37,15 @@ class Ledger(NamedTuple):
         number = torch.zeros((), dtype=torch.float64, device=like.device)
         count, no = number.long(), number.bool()
         values: dict[str, Tensor] = dict.fromkeys(Ledger._fields, count)
-        values |= {"frozen": no, "astray": no, "accepted": number, "errors": number, "spent": number, "ended": number}
+        values |= {
+            "frozen": no,
+            "astray": no,
+            "alive": no,
+            "accepted": number,
+            "errors": number,
+            "spent": number,
+            "ended": number,
+        }
         return Ledger(**{name: x.clone() for name, x in values.items()})
 
     def transition(self, ended: Tensor, chance: Tensor, error: Tensor, draws: int) -> tuple[Ledger, Tensor]:
@@ -47,9 +56,11 @@ class Ledger(NamedTuple):
         transitions = self.transitions + counts
         keep = counts & (transitions % self.thin.clamp(min=1) == 0) & (self.kept < draws)
         kept = self.kept + keep
+        accepted = self.accepted + torch.where(counts, chance, 0.0)
         after = self._replace(
             transitions=transitions,
-            accepted=self.accepted + torch.where(counts, chance, 0.0),
+            accepted=accepted,
+            alive=(accepted > 0).any().expand_as(ended).clone(),
             errors=self.errors + torch.where(counts, size, 0.0),
             divergences=self.divergences + (counts & divergent),
             kept=kept,

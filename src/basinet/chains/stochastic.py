@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from ..core.lift import gradient
 from ..core.noise import Noise
 from ..core.tree import Params, Point, nbytes, size
 from ..data import Data, Stream
@@ -102,7 +103,7 @@ class Stochastic(Method, kind="method"):
         raise TypeError(f"{type(self).__name__} has no step")
 
     def update(self, state: Any, step: Step) -> tuple[Any, Info]:
-        grads, info = step.lift.gradient(self.loss, state, step)
+        grads, info = gradient(self.loss, lambda info: info.loss)(state.params, state, step)
         state, kinetic = self.walk(state, grads, step)
         _, keep = self.stage(step.batch.step, step.batch.total)
         told = {} if kinetic is None else {"kinetic": kinetic}

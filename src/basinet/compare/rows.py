@@ -13,9 +13,6 @@ from ..methods.map import MAP
 from .references import MARK, NAMES
 
 ENOUGH = 80  # trainings of one network, by default: rows that do not fit into them have to be asked for
-HEAVY = 0.25  # of those trainings that one row may take, by default: samplers with full batches on large data take more
-BATCH = 128  # examples of a step that counts as one; larger batches count as many as they hold
-CHAINED = 4  # what a step of chains with full batches counts for at least: they have to be asked for
 MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
 GIVEN = "given network"  # the label of weights that were trained elsewhere
 TEMPERED = "tempered"  # the word before the label of a row whose predictions have a temperature, tuned on validation
@@ -189,7 +186,6 @@ def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
     """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then whichever adds
     the fewest steps. Networks that several rows use count once."""
     left, known, kept = ENOUGH * steps_of(MAP(), n), dict[Method, int](), set[str]()
-    most = HEAVY * left
 
     def cost(row: Row) -> int:
         return sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in _trained(row, n))
@@ -200,21 +196,24 @@ def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
         first = waiting[0].label == firsts[type(waiting[0].recipe)]
         row = waiting[0] if first else min(waiting, key=cost)
         waiting.remove(row)
-        if cost(row) <= min(left, most):
+        if cost(row) <= left and not _is_chain(row, n):
             left -= cost(row)
             known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in _trained(row, n)}
             kept.add(row.label)
     return [row for row in rows if row.label in kept], [row.label for row in rows if row.label not in kept]
 
 
+def _is_chain(row: Row, n: int) -> bool:
+    """Whether it samples with full batches, which takes longer than its steps say: such rows have to be asked for."""
+    return row.recipe is not None and row.recipe.coupled and plan_of(row.recipe, n).bank > 0
+
+
 def _trained(row: Row, n: int) -> list[tuple[Method, int]]:
-    """The recipes that a row runs, each with its own steps of BATCH examples for a member."""
+    """The recipes that a row runs, each with its own steps a member."""
     found: list[tuple[Method, int]] = []
     recipe = row.recipe
     while recipe is not None:
-        plan = plan_of(recipe, n)
-        least = CHAINED if recipe.coupled and plan.bank else 1
-        found.append((recipe, plan.steps * max(least, (plan.batch_size or n) // BATCH)))
+        found.append((recipe, plan_of(recipe, n).steps))
         recipe = None if row.started else base_of(recipe)
     return found
 

@@ -76,6 +76,11 @@ class NUTS(Chain):
         if not 0 < self.acceptance < 1:
             raise ValueError(f"expected an acceptance between 0 and 1, got {self.acceptance}")
 
+    @property
+    def deepest(self) -> int:
+        """Doublings at most, such that a few transitions are made in any case."""
+        return max(1, min(self.depth, ((self.total - self.warm) // 5 + 1).bit_length() - 1))
+
     def init(self, point: Point, problem: Problem, noise: Noise) -> Climbing:
         x = ravel(point.params)
         number = torch.zeros((), dtype=torch.float64, device=x.device)
@@ -113,7 +118,7 @@ class NUTS(Chain):
         whole, turned_back = joined(tree, uniforms(step, "join", full), variance)
         tree = pick(full, whole, tree)
         searching = (state.pace.direction != 2) & (self.step_size is None) & ~state.ledger.frozen
-        deepest = torch.where(searching, 1, torch.where(state.ledger.frozen, self.depth, max(1, self.depth - 2)))
+        deepest = torch.where(searching, 1, torch.where(state.ledger.frozen, self.deepest, max(1, self.deepest - 2)))
         ended = known & (stopped | (full & (turned_back | (tree.depth >= deepest))))
         grows = full & ~ended
         forward = torch.where(grows, uniforms(step, "side", grows) < 0.5, tree.forward)
@@ -176,7 +181,8 @@ class NUTS(Chain):
             pace = pick_pace(closes, pace._replace(log_size=pace.log_size + stretch).anew(), pace)
             pace = pick_pace(over, pace.settled(), pace)
         ledger = state.ledger
-        thin = ledger.thinned(self.total - self.warm, self.draws).thin
+        longest = (self.draws + 1) * (2**self.deepest - 1)  # gradients, if all transitions took as many as they may
+        thin = torch.full_like(ledger.thin, max(1, (self.total - self.warm) // longest))
         ledger = ledger._replace(thin=torch.where(over, thin, ledger.thin))
         window = torch.where(closes, passed, state.window)
         return state._replace(
