@@ -109,7 +109,7 @@ def _manifest(draw: random.Random, manifest: Path, part: Path) -> None:
 
 def _meta(draw: random.Random, manifest: Path, part: Path) -> None:
     tensors, meta = read_tensors(part)
-    _rewrite(manifest, part, tensors, _edited(draw, meta))
+    rewrite(manifest, part, tensors, _edited(draw, meta))
 
 
 def _tensors(draw: random.Random, manifest: Path, part: Path) -> None:
@@ -136,7 +136,7 @@ def _tensors(draw: random.Random, manifest: Path, part: Path) -> None:
     )
     if draw.random() < 0.9:
         tensors[name if draw.random() < 0.95 else name + "x"] = draw.choice(changes)(x)
-    _rewrite(manifest, part, tensors, meta)
+    rewrite(manifest, part, tensors, meta)
 
 
 def _file(draw: random.Random, manifest: Path, part: Path) -> None:
@@ -157,7 +157,7 @@ def _file(draw: random.Random, manifest: Path, part: Path) -> None:
     draw.choice(ways)()
 
 
-def _rewrite(manifest: Path, part: Path, tensors: dict[str, Tensor], meta: Any) -> None:
+def rewrite(manifest: Path, part: Path, tensors: dict[str, Tensor], meta: Any) -> None:
     """Writes a part, and its checksum into the manifest."""
     part.unlink()
     checksum = write_tensors(part, tensors, meta)

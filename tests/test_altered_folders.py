@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import subprocess
@@ -11,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import altered_folders
 import basinet as bn
 from basinet.pool import read_json, write_json
+from basinet.pool.files import read_tensors
 from endings import fault_of
 
 SLOW, QUICK = range(2_000), range(160)
@@ -114,3 +118,41 @@ def test_spreads_that_are_none_are_refused(saved, tmp_path, change, message):
 
 def _part(posterior: bn.Posterior) -> str:
     return type(getattr(posterior.parts[0].family, "part", None)).__name__
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [torch.half, torch.double, torch.long, torch.bool, torch.complex64], ids=str)
+def test_every_tensor_of_another_kind_is_read_or_refused(saved, tmp_path, kind):
+    """One tensor after another, in every family."""
+    found = []
+    for folder, posterior in saved:
+        for part in sorted(folder.glob("*.safetensors")):
+            tensors, meta = read_tensors(part)
+            for name, x in tensors.items():
+                shutil.rmtree(tmp_path / "altered", ignore_errors=True)
+                shutil.copytree(folder, tmp_path / "altered")
+                manifest, here = (tmp_path / "altered" / name for name in ("posterior.json", part.name))
+                altered_folders.rewrite(manifest, here, tensors | {name: x.to(kind)}, meta)
+
+                def call(posterior: bn.Posterior = posterior) -> None:
+                    model = posterior.problem.network._source
+                    again = bn.load(tmp_path / "altered", [model] * len(posterior.parts))
+                    again.predict(altered_folders.DATA.inputs)
+
+                found += [f"{name}: {fault}"] if (fault := fault_of(call)) else []
+    assert found == []
+
+
+def test_points_that_are_not_there_are_refused(tmp_path):
+    problem = bn.Problem(lambda: nn.Linear(2, 1), bn.likelihoods.Gaussian(noise=1.0))
+    data = bn.Data(torch.zeros(4, 2), torch.zeros(4, 1))
+    recipe = bn.Snapshot(epochs=4, cycles=2)
+    bn.fit(recipe, problem, data, engine=bn.Engine(device="cpu", progress=False)).save(tmp_path / "saved")
+    [part] = (tmp_path / "saved").glob("*.safetensors")
+    tensors, meta = read_tensors(part)
+    text = json.dumps(meta)
+    assert text.count('"count": 2') == 1
+    changed = json.loads(text.replace('"count": 2', '"count": 3'))
+    altered_folders.rewrite(tmp_path / "saved" / "posterior.json", part, tensors, changed)
+    with pytest.raises(bn.FileError, match="expected 3 points of each member"):
+        bn.load(tmp_path / "saved", lambda: nn.Linear(2, 1))

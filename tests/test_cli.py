@@ -71,8 +71,11 @@ def test_compare_prints_a_table_and_leaves_records_and_a_pool(tmp_path):
 
 
 def test_compare_of_regression_has_its_own_columns(tmp_path):
-    result = invoke("compare", "diabetes", "--method", "map", "--members", "2", "--out", str(tmp_path / "run"))
+    words = ("--members", "2", "--set", "MAP.epochs=5", "--out", str(tmp_path / "run"))
+    result = invoke("compare", "diabetes", "--method", "map", *words)
     assert result.exit_code == 0, result.output
+    assert "by validation: CRPS" in result.output
+    assert sorted(path.name for path in (tmp_path / "run" / "pilot").iterdir()) == ["gaussian", "heteroscedastic"]
     assert all(word in result.output for word in ("RMSE", "CRPS", "in 90%"))
     assert "…" not in result.stdout
 
@@ -231,7 +234,8 @@ QUICK = ("--members", "2", "--set", "epochs=30")
 def test_a_file_from_compare_to_predict(tmp_path):
     train, new = houses(tmp_path / "houses.csv", 200), houses(tmp_path / "new.csv", 40, seed=1)
     words = ("--target", "price", "--missing", "impute")
-    result = invoke("compare", train, *words, "--method", "MAP", "--members", "2", "--out", str(tmp_path / "run"))
+    short = ("--members", "2", "--set", "MAP.epochs=100", "--out", str(tmp_path / "run"))
+    result = invoke("compare", train, *words, "--method", "MAP", *short)
     assert result.exit_code == 0, result.output
     assert "column 'id' is left out" in result.output and "RMSE" in result.output
     rmse = read_records(tmp_path / "run" / "records.jsonl")[-1]["scores"]["rmse"]
@@ -241,6 +245,7 @@ def test_a_file_from_compare_to_predict(tmp_path):
     result = invoke("fit", train, *words, *QUICK, "--set", "batch_size=20", "--out", fitted)
     assert result.exit_code == 0, result.output
     assert "170 training, 30 validation rows" in result.output
+    assert "by validation: CRPS" in result.output and "Spread of the mixture: times" in result.output
 
     out = tmp_path / "predictions.csv"
     result = invoke("predict", fitted, new, "--out", str(out))

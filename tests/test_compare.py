@@ -394,7 +394,7 @@ def test_tempered_rows_share_the_members_that_are_trained_already(tmp_path):
     labels_ = [row.label for row in chosen]
     assert labels_[labels_.index("MAP") + 1] == "tempered MAP"
     assert labels_[labels_.index("deep ensemble") + 1] == "tempered deep ensemble"
-    assert not any(row.tempered for row in choose(None, 3, 1000, False, "real").rows)
+    assert not any(row.tempered for row in choose(None, 3, 1000, False, "counts").rows)
     from basinet.compare.api import Asking, carry_out
     from basinet.compare.rows import _tempered
 
@@ -413,14 +413,71 @@ def test_tempered_rows_share_the_members_that_are_trained_already(tmp_path):
     assert all("already" in line for line in again)
 
 
+def tempered_too(splits: Splits, problem: bn.Problem, out: Path, *entries: Entry) -> Frame:
+    """Entries and the same with a temperature."""
+    from basinet.compare.api import Asking, carry_out
+    from basinet.compare.rows import _tempered
+
+    setting, rows = Asking(problem=problem).prepare(splits, entries, warn=lambda line: None)
+    return carry_out(setting, [*rows, *map(_tempered, rows)], out, None, None, lambda line: None)
+
+
+def noisy_numbers(n: int) -> Splits:
+    x = bn.Noise.seed(1).normal(torch.empty(n, 1))
+    y = x.sin() + bn.Noise.seed(2).normal(x)
+    return Splits("noise", *Data(x, y).split(0.3, 0.5, 0.2, seed=0), target_mean=100.0, target_sd=5.0)
+
+
+def test_tempered_rows_of_real_targets_have_a_factor_on_the_spread(tmp_path):
+    """Networks that take the noise to be .2 of its size: one network and the ensemble, with a factor of about 5."""
+    splits = noisy_numbers(400)
+    problem = bn.Problem(lambda: small(1, 1), bn.likelihoods.Gaussian(noise=0.2))
+    offered = [row.label for row in choose(None, 3, 100, False, "real").rows]
+    assert {"tempered MAP", "tempered deep ensemble"} < set(offered)
+    found = tempered_too(splits, problem, tmp_path, Entry("MAP", QUICK, 1), Entry("deep ensemble", QUICK, 3))
+    records = {r["method"]: r for r in read_records(tmp_path / "records.jsonl")}
+    for label in ("tempered MAP", "tempered deep ensemble"):
+        record = records[label]
+        [factor] = record["temperature"]
+        assert 3 < factor < 8 and record["tempered"]
+        assert 0.8 < record["scores"]["coverage_90"] < 0.97 and record["draws"] == record["members"]
+        assert record["size_curve"] == []  # a factor of three members is not that of one
+    assert "temperature" not in records["MAP"] and records["MAP"]["scores"]["coverage_90"] < 0.5
+    assert "Tempered: the spread multiplied by a factor" in str(found)
+
+
+def test_the_examples_that_calibrate_sets_are_not_those_that_temper(tmp_path, monkeypatch):
+    from basinet.compare import run as comparing
+    from basinet.compare.sets import validation
+
+    splits = noisy_numbers(400)
+    tuning, held = validation(splits)
+    assert held is not None and tuning.n + held.n == splits.val.n
+    seen: list[Data] = []
+    temper = comparing.temper
+    monkeypatch.setattr(comparing, "temper", lambda p, val, **more: (seen.append(val), temper(p, val, **more))[1])
+    tempered_too(splits, default_problem(splits, small), tmp_path, Entry("MAP", QUICK, 1))
+    [val] = seen
+    assert torch.equal(val.inputs, tuning.inputs)
+    assert "sets" in read_records(tmp_path / "records.jsonl")[1]
+
+
+def test_counts_have_no_tempered_rows():
+    x = torch.linspace(-1, 1, 60)[:, None]
+    splits = Splits("counts", *Data(x, (3 + x).round()).split(0.5, 0.2, 0.3, seed=0))
+    problem = bn.Problem(lambda: small(1, 1), bn.likelihoods.Poisson())
+    with pytest.raises(ValueError, match="not for counts"):
+        bn.compare(splits, ["tempered MAP"], problem=problem)
+
+
 def test_temperatures_are_asked_for_before_a_name():
     rows = choose(["tempered laplace", "tempered", "MAP"], 3, 1000, False).rows
     assert [(r.label, r.tempered) for r in rows] == [
         ("tempered Laplace", True), ("tempered mixture of Laplaces", True), ("tempered MAP", True),
         ("tempered deep ensemble", True), ("MAP", False), ("deep ensemble", False),
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="a temperature is of probabilities, and the target is real"):
-        choose(["tempered MAP"], 3, 1000, False, "real")
+    with pytest.raises(ValueError, match="temperatures are for classes, labels and real numbers, not for counts"):
+        choose(["tempered MAP"], 3, 1000, False, "counts")
     assert [r.label for r in choose(None, None, 1000, True).rows][:2] == ["given network", "tempered given network"]
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import basinet as bn
-from basinet.compare.ended import LITTLE, training_of
 from basinet.data import Data, Splits
+from basinet.ended import LITTLE, training_of
 from basinet.engine.method import Entry
 from basinet.pool import read_records
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import basinet as bn
 from basinet.core.tree import Point, leaves, ravel, take, tree_map
-from basinet.engine import Member, Method, Schedule
+from basinet.engine import Based, Member, Schedule
 from basinet.families import Delta, Diagonal
 from basinet.methods.map import MAP
 
@@ -29,10 +29,9 @@ STAY = MAP(epochs=0)  # no steps: each member is where it started
 
 
 @dataclass(frozen=True, kw_only=True)
-class Widen(Method):
+class Widen(Based):
     """Post-hoc: a normal around where the base ended, its width from the member's key."""
 
-    base: Method | None = None
     samples: ClassVar[int] = 4
 
     def schedule(self, n: int) -> Schedule:
@@ -700,3 +699,32 @@ def test_a_module_is_the_same_member_in_any_company():
     assert apart(alone, mixed[1]) == 0
     draws = mixed.sample(3)["weight"] - mixed.parts[0].family.centre["weight"][:, None]
     assert not torch.allclose(draws[0] / draws[1], (draws[0] / draws[1])[:1].expand_as(draws[0]))
+
+
+# Starts
+
+
+@pytest.mark.parametrize("factory", [True, False], ids=["factory", "module"])
+def test_starts_are_what_torch_draws_under_the_seed_of_a_member(factory):
+    """However they are made quickly: each member's start is the network built (or reset) after torch.manual_seed."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    problem = bn.Problem(build if factory else build(), bn.likelihoods.Categorical())
+    start = bn.Noise.seed(11).split("fit").split(torch.tensor(11)).split(torch.arange(3)).split("start")
+    words = torch.func.vmap(lambda key: bn.Noise(key).words(2))(start.key).tolist()
+    seen: list[Any] = []
+
+    class Looking(bn.MAP):
+        def init(self, point: Any, problem: Any, noise: Any) -> Any:
+            seen.append({n: x.clone() for n, x in point.params.items()})
+            return super().init(point, problem, noise)
+
+    data = bn.Data(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
+    engine = bn.Engine(device="cpu", progress=False, strategy="loop", processes=1)
+    bn.fit(Looking(epochs=1), problem, data, members=3, seed=11, engine=engine)
+    for (a, b), found in zip(words, seen[-3:], strict=True):
+        torch.manual_seed((a << 31) | (b >> 1))
+        module = build() if factory else problem.network._build()
+        assert all(torch.equal(found[n], x) for n, x in module.named_parameters())

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,10 @@ def test_the_function_is_there_in_every_order_of_imports():
     told = "; print(" + ", ".join(f"type(basinet.{name}).__name__" for name in SAME) + ")"
     for first in ("import basinet.compare.run, basinet.fit", "from basinet.cost import Meter; import basinet"):
         assert python(first + told) == ["function"] * len(SAME)
+
+
+def test_functions_that_name_the_package_can_be_pickled_with_it():
+    assert pickle.loads(pickle.dumps(bn)) is bn
 
 
 def test_other_modules_are_attributes_and_other_names_are_refused():

@@ -236,12 +236,24 @@ def test_bad_input_is_told():
         bn.temper(bn.Posterior.of(identity(), labels), bn.Data(VAL.inputs, (VAL.inputs > 0).double()), of="classes")
     with pytest.raises(TypeError, match="expected val as bn"):
         bn.temper(ensemble(), None)
+
+
+def test_where_there_is_no_best_temperature_there_is_an_answer_and_a_warning(caplog):
     right = bn.Data(VAL.inputs, VAL.inputs.argmax(-1))
-    with pytest.raises(ValueError, match=r"500 validation examples still falls at T = .*every example is classified"):
-        bn.temper(ensemble(), right)
+    for of in ("members", "average", "classes"):
+        made = bn.temper(ensemble(), right, of)
+        assert bn.score(made, right)["nll"] <= bn.score(ensemble(), right)["nll"] + 1e-12  # T = 1, not 0
+        if of != "classes":
+            assert bool((made.temperature.values == 1).all())
+        assert (
+            "500 validation examples still falls at T = " in caplog.text
+            and "every example is classified" in caplog.text
+        )
+        caplog.clear()
     wrong = bn.Data(VAL.inputs, VAL.inputs.argmin(-1))
-    with pytest.raises(ValueError, match="predictions are worse than none"):
-        bn.temper(ensemble(), wrong)
+    made = bn.temper(ensemble(), wrong)
+    assert bn.score(made, wrong)["nll"] == pytest.approx(math.log(3), rel=1e-3)  # all but equal probabilities
+    assert "worse than equal probabilities" in caplog.text and "was it trained?" in caplog.text
 
 
 def test_a_likelihood_that_is_not_softmax_alone_is_divided_in_its_probabilities():

@@ -270,10 +270,13 @@ def test_weights_and_masks_count():
     assert torch.equal(shares, again)
 
 
-def test_no_best_factor_is_said():
+def test_no_best_factor_is_said_and_the_spread_stays(caplog):
     data = numbers(50)
-    with pytest.raises(ValueError, match=r"still falls at T = .*every target is hit"):
-        bn.temper(posterior(0.0), bn.Data(data.inputs, data.inputs))
+    made = bn.temper(posterior(0.0), bn.Data(data.inputs, data.inputs))
+    assert float(made.temperature.values) == 1
+    assert "still falls at T = " in caplog.text and "every target is hit" in caplog.text
+    far = bn.temper(posterior(0.0), bn.Data(data.inputs, data.inputs + 1e8))
+    assert float(far.temperature.values) >= 1e4 and "the spread is nothing beside the errors" in caplog.text
 
 
 def test_a_stretched_predictive_in_single_precision():

@@ -1,6 +1,8 @@
 """The conformance suite finds what it is there to find."""
 
-from dataclasses import dataclass
+import itertools
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -12,7 +14,15 @@ from basinet.engine import Info
 from basinet.families import Diagonal
 from basinet.methods import discover
 from basinet.methods.map import MAP
-from basinet.testing import Bench, check_family, check_method, method_checks, problem_checks
+from basinet.testing import (
+    Bench,
+    _recipe_checks,
+    check_family,
+    check_method,
+    family_checks,
+    method_checks,
+    problem_checks,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +49,6 @@ def test_a_method_that_weighs_the_prior_by_the_batch_is_found():
     @dataclass(frozen=True, kw_only=True)
     class WrongPrior(MAP):
         def gradient(self, state, step):
-            from dataclasses import replace
-
             weaker = replace(step.problem.prior, scale=step.problem.prior.scale * 1.1)
             return MAP.gradient(self, state, step._replace(problem=replace(step.problem, prior=weaker)))
 
@@ -57,6 +65,19 @@ def test_a_method_whose_members_depend_on_their_company_is_found():
 
     failed = [c.name for c in method_checks(Coupled(epochs=3)) if not c.passed]
     assert any("stacked against loop" in name for name in failed)
+
+
+def test_a_method_that_forgets_the_terms_of_a_problem_is_found():
+    @dataclass(frozen=True, kw_only=True)
+    class Forgetful(MAP):
+        def loss(self, params, state, step):
+            problem = step.problem
+            outputs, buffers = problem.outputs(params, state.buffers, step.batch.inputs, step.noise, "train")
+            energy = problem.likelihood_potential(outputs, params, step.batch) + problem.prior_energy(params)
+            return Info(energy / step.scale, buffers=buffers)
+
+    failed = [c.name for c in method_checks(Forgetful(epochs=20)) if not c.passed]
+    assert "half of the data's weight in a term" in failed
 
 
 def test_undocumented_fields_are_found():
@@ -100,3 +121,140 @@ def test_update_methods_need_no_optimizer():
             return Delta(state.params, state.buffers)
 
     check_method(Still())
+
+
+# A wrong method for each check: none of them passes everything
+
+
+def failing(recipe):
+    return {c.name for c in method_checks(recipe) if not c.passed}
+
+
+def test_recipes_that_cannot_be_hashed_or_saved_are_found():
+    @dataclass(frozen=True, kw_only=True)
+    class Listed(MAP):
+        widths: tuple[list[int], ...] = ([1],)  # lists have no hash
+
+    @dataclass(frozen=True, kw_only=True)
+    class Different(MAP):
+        rate: float = math.nan  # what was saved cannot be known again, since it is equal to nothing
+
+    assert "the recipe can be hashed" in [c.name for c in _recipe_checks("Listed", Listed()) if not c.passed]
+    assert "the recipe survives saving" in [c.name for c in _recipe_checks("Different", Different()) if not c.passed]
+
+
+def test_a_method_that_writes_to_the_users_module_is_found():
+    @dataclass(frozen=True, kw_only=True)
+    class Careless(MAP):
+        def finish(self, state, samples, problem, data, val, noise):
+            if isinstance(problem.network._source, torch.nn.Module):
+                with torch.no_grad():
+                    problem.network._source.last.bias.add_(1)
+            return MAP.finish(self, state, samples, problem, data, val, noise)
+
+    assert "the user's module after a fit" in failing(Careless(epochs=2))
+
+
+def test_a_method_whose_posterior_draws_other_numbers_at_each_call_is_found():
+    """Its slices predict otherwise, and so does what was saved."""
+    calls = itertools.count()
+
+    class Loose(Diagonal):
+        def sample(self, noise):
+            return Point({n: x + 1e-6 * next(calls) for n, x in self.centre.items()}, self.buffers)
+
+    from basinet.families import family as register
+
+    Loose = register(Loose)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Scattered(MAP):
+        def finish(self, state, samples, problem, data, val, noise):
+            made = MAP.finish(self, state, samples, problem, data, val, noise)
+            params, buffers = made.mean()
+            return Loose(params, {n: torch.ones_like(x) for n, x in params.items()}, buffers)
+
+    found = failing(Scattered(epochs=2))
+    assert {"predictions of a slice", "predictions after save and load"} <= found
+
+
+def test_a_method_whose_predictions_are_not_numbers_is_found():
+    @dataclass(frozen=True, kw_only=True)
+    class Broken(MAP):
+        def finish(self, state, samples, problem, data, val, noise):
+            made = MAP.finish(self, state, samples, problem, data, val, noise)
+            return replace(made, params={n: x * float("nan") for n, x in made.params.items()})
+
+    checks = method_checks(Broken(epochs=2))
+    assert not next(c for c in checks if c.name == "predictions that are not finite").passed
+
+
+@pytest.mark.parametrize("share", [1.0, 1e-3])
+def test_a_method_that_counts_the_examples_itself_is_found(share):
+    """N goes into its steps a second time: twice the data are not half the temperature."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Counting(MAP):
+        def gradient(self, state, step):
+            grads, info = MAP.gradient(self, state, step)
+            return {n: g + share * step.batch.total for n, g in grads.items()}, info
+
+    assert "data twice at likelihood temperature 2" in failing(Counting(epochs=20))
+
+
+def test_a_member_that_knows_its_company_is_found_at_a_millionth_of_its_largest_number():
+    """Distances are relative to the largest number of a tensor: where that is large, others may not hide behind it."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Large(MAP):
+        def finish(self, state, samples, problem, data, val, noise):
+            made = MAP.finish(self, state, samples, problem, data, val, noise)
+            return replace(made, params={n: 1e3 * x for n, x in made.params.items()})
+
+        def gradient(self, state, step):
+            grads, info = MAP.gradient(self, state, step)
+            return {n: g + 1e-7 * step.noise.key.dim() for n, g in grads.items()}, info
+
+    assert any("stacked against loop" in name for name in failing(Large(epochs=5)))
+
+
+def changed(**methods):
+    """A Diagonal that does something else."""
+    from basinet.families import family as register
+
+    return register(type("Changed", (Diagonal,), methods))(
+        {"a": torch.zeros(3).double()}, {"a": torch.ones(3).double()}, {}
+    )
+
+
+def shifted(self, noise):
+    drawn = Diagonal.sample(self, noise)
+    return Point({n: x + 0.2 for n, x in drawn.params.items()}, drawn.buffers)
+
+
+CALLS = itertools.count()
+
+
+def unkeyed(self, noise):
+    drawn = Diagonal.sample(self, noise)
+    return Point({n: x + 1e-9 * next(CALLS) for n, x in drawn.params.items()}, drawn.buffers)
+
+
+def by_number(self, noise, s):
+    """Other draws where the number is a tensor."""
+    drawn = Diagonal.draw(self, noise, s)
+    return Point(
+        {n: x + (1e-6 if isinstance(s, torch.Tensor) else 0.0) for n, x in drawn.params.items()}, drawn.buffers
+    )
+
+
+@pytest.mark.parametrize(
+    ("methods", "check"),
+    [
+        ({"sample": shifted}, "mean of draws"),
+        ({"sample": unkeyed}, "the same key gives the same draw"),
+        ({"draw": by_number}, "draws lifted over s"),
+    ],
+)
+def test_a_wrong_family_fails_its_check(methods, check):
+    assert check in {c.name for c in family_checks(changed(**methods)) if not c.passed}

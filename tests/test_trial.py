@@ -130,3 +130,20 @@ def test_a_step_that_was_given_and_harms_is_said_aloud(caplog):
     worse = [b > a + 1e-3 for a, b in zip(member_nll(MAPS, VAL), member_nll(made, VAL))]
     assert any(worse) and caplog.text.count("worse than its start") == sum(worse)
     assert [bool(lines) for lines in made.info["notes"]] == worse
+
+
+@pytest.mark.parametrize("recipe", [bn.SWA, bn.SWAG], ids=lambda r: r.__name__)
+@pytest.mark.parametrize("given", [True, False], ids=["start", "base"])
+def test_without_validation_data_harm_is_seen_on_training_data(recipe, given, caplog):
+    """A step that leaves the mode is said to harm, from a given start or from a base of its own; a small one is not."""
+    base, more = bn.MAP(epochs=300), {"rank": 4} if recipe is bn.SWAG else {}
+    for step, harms in ((2.0, True), (1e-5, False)):
+        small = recipe(base=base, iterates=8, batch_size=30, optimizer=SGD(lr=step, momentum=0.9), **more)
+        with caplog.at_level(logging.WARNING, logger="basinet"):
+            made = bn.fit(small, PROBLEM, TRAIN, members=3, start=MAPS if given else None, engine=ENGINE)
+        gaps = [b - a for a, b in zip(member_nll(MAPS, TRAIN), member_nll(made, TRAIN))]
+        assert (min(gaps) > 0.1) if harms else (max(gaps) < 0.1)
+        assert caplog.text.count("likely worse than its start: training examples") == 3 * harms
+        assert ("notes" in made.info) == harms
+        assert not harms or "pass val=" in made.info["notes"][0][0]
+        caplog.clear()

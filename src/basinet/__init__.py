@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .core import Noise
     from .cost import Cost, cost
     from .data import Data, corruptions, datasets
+    from .diagnose import Diagnosis, diagnose
     from .engine import Engine, Event
     from .fit import fit
     from .input_gradients import input_gradients
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from .pool import FileError
     from .posterior import Posterior, mix
     from .predict import Predictive
-    from .problem import Problem, likelihoods, priors
+    from .problem import Problem, likelihoods, priors, terms
     from .saving import load
     from .scoring import score, size_curve
     from .temper import temper
@@ -44,6 +45,7 @@ __all__ = [
     "Budget",
     "Cost",
     "Data",
+    "Diagnosis",
     "Engine",
     "Event",
     "FileError",
@@ -60,6 +62,7 @@ __all__ = [
     "curvature",
     "data",
     "datasets",
+    "diagnose",
     "families",
     "fit",
     "input_gradients",
@@ -74,6 +77,7 @@ __all__ = [
     "size_curve",
     "swag_of_checkpoints",
     "temper",
+    "terms",
     "weigh",
 ]
 
@@ -85,13 +89,14 @@ _HOMES = {
     "core": ("Noise",),
     "cost": ("Cost", "cost"),
     "data": ("Data", "corruptions", "datasets"),
+    "diagnose": ("Diagnosis", "diagnose"),
     "engine": ("Engine", "Event"),
     "fit": ("fit",),
     "input_gradients": ("input_gradients",),
     "pool": ("FileError",),
     "posterior": ("Posterior", "mix"),
     "predict": ("Predictive",),
-    "problem": ("Problem", "likelihoods", "priors"),
+    "problem": ("Problem", "likelihoods", "priors", "terms"),
     "saving": ("load",),
     "scoring": ("score", "size_curve"),
     "temper": ("temper",),
@@ -128,6 +133,10 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as all modules are pickled: functions that use this one travel to other processes with it."""
+        return import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Package

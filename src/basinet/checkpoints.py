@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .averaging import Moments
 from .core.model import describe_difference
 from .core.noise import Noise
 from .core.tree import Params, Point, stack, tree_map
 from .data import Data, Stream
-from .engine.iterates import Moments
 from .methods.swag import check_rank, gaussian
 from .pool import FileError
 from .posterior import Part, Posterior, member_of

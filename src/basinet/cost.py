@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 
+from .arguments import check_arguments, check_needs, in_batches
 from .core.noise import Noise
 from .core.recipe import expand
 from .core.tree import Point, leaves, nbytes, size, take, tree_map
 from .data import Data, Stream, some
-from .engine import Engine, Member, Method
+from .engine import Based, Engine, Member, Method
 from .engine.memory import SHARE, free_bytes, readable
-from .engine.method import plan_of, short, via_of
+from .engine.method import plan_of, short
 from .engine.room import Room, instead, room, words
 from .engine.work import Roster, Work
-from .fit import check_arguments, check_needs, in_batches
 from .methods.map import MAP
 from .posterior import Posterior
-from .predict import KEEP, SETS, activations
+from .predict import KEEP, holding
 from .problem import Problem
 
 INPUTS = 1000  # that are predicted, where no number is given
@@ -34,9 +34,6 @@ TIMED = 32  # inputs of a pass that is timed
 ENOUGH = 0.05  # seconds after which a pass has been timed long enough
 SIDE = 512  # of the matrices whose product tells how fast linear algebra is
 NUMBERS = 2**16  # random ones that are timed
-TANGENTS = 5  # times as many activations where derivatives go with them
-POINTS = 4  # copies of the weights while one draw of them is made
-KEYED = 64  # bytes for each random number while it is made, from 64-bit integers
 
 
 @dataclass(frozen=True)
@@ -168,15 +165,15 @@ class Meter:
     def chain(self, method: Method) -> list[Method]:
         """The recipe and those that come before it, the first one first."""
         trials = method.trials() if self.val is not None else ()
-        if self.start is not None or not any(f.name == "base" for f in fields(method)):
+        if self.start is not None or not isinstance(method, Based):
             return [*trials, method]
-        return [*self.chain(getattr(method, "base", None) or MAP()), *trials, method]
+        return [*self.chain(method.base or MAP()), *trials, method]
 
     def _stage(self, method: Method, members: int) -> _Stage:
         """One recipe of a chain, without those before it."""
         if (method, members) in self._stages:
             return self._stages[method, members]
-        check_needs(method, self.data, self.val)
+        check_needs(method, self.problem, self.data, self.val)
         if isinstance(self.data, Stream):
             method = in_batches(method, self.data)
         problem = method.adapt(self.problem)
@@ -220,15 +217,9 @@ class Meter:
         return min(KEEP, self.data.n)
 
     def _held(self, method: Method, stage: _Stage, members: int) -> int:
-        """Bytes beside the posterior while predicting: all outputs, a draw of the weights, and activations."""
+        """Bytes beside the posterior while predicting."""
         (problem, point), takes = stage.of, stage.room.demand.predict
-        inputs = self._look.inputs
-        with torch.no_grad():
-            output = nbytes(problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0])
-        running = activations(problem, point, inputs, members * takes.draws, self.inputs)
-        running *= 1 if via_of(method) == "sample" else TANGENTS
-        drawn = POINTS * nbytes(point) + KEYED * takes.numbers
-        return SETS * members * takes.draws * self.inputs * output + drawn + running
+        return holding(problem, point, self._look.inputs, takes, self.inputs, members, method.via != "sample")
 
     def _pass(self, problem: Problem, point: Point) -> float:
         """Seconds of a forward pass of one example, among others."""

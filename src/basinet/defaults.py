@@ -1,11 +1,13 @@
 """What is taken where a person says nothing: a network, a likelihood and a prior for data of a kind.
 
-    real numbers   a TableNet that predicts mean and noise (Heteroscedastic), whose factor validation data set
+    real numbers   a TableNet that predicts mean and noise (Heteroscedastic), whose factor validation data set; or the
+                   mean alone, with one noise for all rows (Gaussian): where there are validation data, `pilot` chooses
     classes        an MLP and Categorical
     labels         an MLP and Bernoulli
 
-All weights have the prior N(0, 1). What keeps a network from fitting the noise of a small table is that training ends
-when validation says so: a prior that did it would be too strong as soon as there are more data, or less noise.
+Weights have the prior N(0, 1), those of a TableNet N(0, 3^2). What keeps a network from fitting the noise of a small
+table is that training ends when validation says so: a prior that did it would be too strong as soon as there are more
+data, or less noise.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .networks import MLP, TableNet
-from .networks.table import numbers_among
+from .networks.table import QUANTILES, bins_for, numbers_among
 from .problem import Problem
 from .problem.likelihoods import (
     Bernoulli,
@@ -45,6 +47,8 @@ LIKELIHOODS: dict[Kind, tuple[Likelihood, ...]] = {  # the default first; real t
     "labels": (Bernoulli(),),
     "real": (Heteroscedastic(learned=True), SHARED_NOISE, StudentT(scale=0.5, learned=True)),
 }
+PRIOR, WIDE = Normal(scale=1.0), Normal(scale=3.0)  # wide: of networks for tables, whose embeddings have to bend
+CANDIDATES = LIKELIHOODS["real"][:2]  # for real numbers, between which validation chooses
 OF_KIND = {"classes": ClassLikelihood, "labels": LabelLikelihood, "real": RealLikelihood}
 
 
@@ -58,6 +62,7 @@ class DefaultNetwork:
     numbers: tuple[int, ...] = ()  # which inputs are numbers
     features: int = 0  # that each of them becomes
     hidden: tuple[int, ...] = ()  # widths of its layers
+    bins: int = QUANTILES  # of each of those numbers, at most
 
     @staticmethod
     def of(
@@ -72,6 +77,7 @@ class DefaultNetwork:
             numbers=numbers,
             features=FEATURES if len(numbers) <= MOST else 0,
             hidden=tuple(hidden or ((128, 128, 128) if kind == "real" else (200, 200))),
+            bins=bins_for(inputs, numbers) if len(numbers) <= MOST else QUANTILES,
         )
 
     @staticmethod
@@ -83,6 +89,7 @@ class DefaultNetwork:
         sizes = (
             network.inputs,
             network.outputs,
+            network.bins,
             *network.hidden,
             1 + network.features,
             *(1 + i for i in network.numbers),
@@ -96,7 +103,7 @@ class DefaultNetwork:
         """The network; for training inputs, with scales and bins from them, which a posterior that was saved has."""
         if self.kind != "real":
             return MLP(self.inputs, self.outputs, hidden=self.hidden)
-        network = TableNet(self.inputs, self.outputs, self.numbers, hidden=self.hidden, features=self.features)
+        network = TableNet(self.inputs, self.outputs, self.numbers, self.hidden, self.features, self.bins)
         return network if inputs is None else network.fitted(inputs)
 
 
@@ -118,7 +125,7 @@ def problem_for(
     if likelihood is not None and not isinstance(likelihood, OF_KIND[kind]):
         known = " or ".join(type(x).__name__ for x in LIKELIHOODS[kind])
         raise ValueError(f"expected a likelihood of {kind}, {known}, got {type(likelihood).__name__}")
-    prior = prior or Normal(scale=1.0)
+    prior = prior or (WIDE if kind == "real" and make is None else PRIOR)
     if make is not None:
         own = make
         likelihood = likelihood or (SHARED_NOISE if kind == "real" else LIKELIHOODS[kind][0])
@@ -134,6 +141,22 @@ def problem_for(
         return module
 
     return Problem(build, likelihood, prior)
+
+
+def candidates_for(
+    inputs: Tensor,
+    outputs: int,
+    kind: Kind,
+    make: Maker | None = None,
+    likelihood: Likelihood | None = None,
+    prior: Prior | None = None,
+    hidden: Sequence[int] | None = None,
+) -> tuple[Problem, ...]:
+    """The problems that `problem_for` might return, its own first: what `pilot` chooses from."""
+    open_ = kind == "real" and make is None and likelihood is None
+    return tuple(
+        problem_for(inputs, outputs, kind, make, x, prior, hidden) for x in (CANDIDATES if open_ else (likelihood,))
+    )
 
 
 def network_outputs(outputs: int, likelihood: Likelihood) -> int:

@@ -6,18 +6,21 @@ predicting needs the folder and a new file alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .data import Encoder, Table
 from .data.encoder import check_encoder
 from .defaults import DefaultNetwork, Maker
 from .pool import FileError, decode, encode, fingerprint, read_json, write_json
 from .posterior import Posterior
+from .predict import Predictive
 from .saving import MANIFEST, load
 from .scoring import BUDGET
 
@@ -78,19 +81,24 @@ class Fitted:
 
         Rows are predicted in chunks, so that memory does not grow with members and samples.
         """
-        inputs = self.encoder.inputs(table)
-        draws = sum(len(p) * p.draws.samples for p in self.posterior.predictors(samples, seed=seed))
-        step = max(1, BUDGET // (40 * draws * self.encoder.target.outputs))  # doubles, five of them at a time
-        parts = [
-            self.encoder.predictions(self.posterior.predict(rows, samples, seed=seed), level)
-            for rows in inputs.split(step)
-        ]
+        chunks = predictives(self.posterior, self.encoder.inputs(table), self.encoder.target.outputs, samples, seed)
+        parts = [self.encoder.predictions(predictive, level) for predictive in chunks]
         return {
             name: [v for part in parts for v in part[name]]
             if isinstance(first, list)
             else np.concatenate([p[name] for p in parts])
             for name, first in parts[0].items()
         }
+
+
+def predictives(
+    posterior: Posterior, inputs: Tensor, outputs: int, samples: int | None = None, seed: int = 0
+) -> Iterator[Predictive]:
+    """Predictions for inputs (N, ...) of targets with as many `outputs`, in chunks of rows, so that memory does not
+    grow with members and samples."""
+    draws = sum(len(p) * p.draws.samples for p in posterior.predictors(samples, seed=seed))
+    for rows in inputs.split(max(1, BUDGET // (40 * draws * outputs))):  # doubles, five of them at a time
+        yield posterior.predict(rows, samples, seed=seed)
 
 
 def checksum(path: Path) -> str:

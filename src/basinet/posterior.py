@@ -17,7 +17,7 @@ from .core.noise import Noise
 from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
 from .data import Stream
 from .engine import Member, Method
-from .engine.method import held_of, short, via_of
+from .engine.method import short
 from .families import Delta, Empirical, Family, Mixture
 from .pool.codec import digest
 from .predict import (
@@ -77,12 +77,12 @@ class Part:
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in self.members], device=device).unbind(-1)
         keys = root.split(seeds).split(numbers).key
         count = asked if points is None else min(asked, points)
-        held = held_of(self.recipe)
+        held = self.recipe is not None and self.recipe.held
         return Draws(self.adapted(), self.family, keys, count, mode, refresh=self.inputs, held=held, rows=self.rows)
 
     def predictor(self, samples: int | None, via: Via | None, seed: int, keep: bool = False) -> Predictor:
         """These members as they predict; the recipe says how, where `via` does not."""
-        chosen = via or default_via(via_of(self.recipe), self.problem.likelihood)
+        chosen = via or default_via("sample" if self.recipe is None else self.recipe.via, self.problem.likelihood)
         return Predictor(self.draws(samples, seed), chosen, keep)
 
 

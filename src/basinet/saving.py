@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from .core.model import Factory, Model, Output
 from .core.noise import Noise
 from .core.tree import Point, leaves, take
 from .engine import Member, Method
-from .families import Family
+from .families import Empirical, Family
 from .methods import discover
 from .pool import (
     FileError,
@@ -223,30 +223,30 @@ def _number(value: Any) -> bool:
 
 def encode_problem(problem: Problem, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """A problem as JSON: its model by description, the rest by value."""
-    return {
-        "model": problem.network.spec(),
-        "likelihood": encode(problem.likelihood, tensors, "likelihood"),
-        "prior": encode(problem.prior, tensors, "prior"),
-        "temperature": problem.temperature,
-        "temper": problem.temper,
-    }
+    return _of_problem(problem, lambda value, name: encode(value, tensors, name))
 
 
 def decode_problem(saved: dict[str, Any], network: Model, tensors: dict[str, Tensor]) -> Problem:
     """The inverse of `encode_problem`, around a model that fits."""
     likelihood, prior = decode(saved["likelihood"], tensors), decode(saved["prior"], tensors)
-    return Problem(network, likelihood, prior, saved["temperature"], saved["temper"])
+    terms = decode(saved["terms"], tensors) if "terms" in saved else ()
+    return Problem(network, likelihood, prior, saved["temperature"], saved["temper"], terms=terms)
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
     """A problem as JSON with digests for its tensors: to compare."""
+    return _of_problem(problem, lambda value, name: describe(value))
+
+
+def _of_problem(problem: Problem, written: Callable[[Any, str], Any]) -> dict[str, Any]:
+    terms = {"terms": written(tuple(problem.terms), "terms")} if problem.terms else {}
     return {
         "model": problem.network.spec(),
-        "likelihood": describe(problem.likelihood),
-        "prior": describe(problem.prior),
+        "likelihood": written(problem.likelihood, "likelihood"),
+        "prior": written(problem.prior, "prior"),
         "temperature": problem.temperature,
         "temper": problem.temper,
-    }
+    } | terms
 
 
 def _contents(number: int, part: Part) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
@@ -298,6 +298,7 @@ def _part(problem: Problem, meta: dict[str, Any], tensors: dict[str, Tensor]) ->
         _check_point(point, like)
     if part.inputs is not None:
         _check_inputs(part.inputs, next(iter(point.params.values())).dtype)
+        part.adapted().tried(part.inputs, point)
     return part
 
 
@@ -329,13 +330,17 @@ def _check_point(point: Point, like: Point) -> None:
         found = (point.params | point.buffers).get(name)
         if found is None or found.shape != x.shape:
             raise ValueError(f"its {name} is not that of the model: expected {tuple(x.shape)}")
-        same = kinds.setdefault(x.dtype, found.dtype) == found.dtype
+        same = kinds.setdefault(x.dtype, found.dtype if x.is_floating_point() else x.dtype) == found.dtype
         if not same or found.is_floating_point() != x.is_floating_point() or found.is_complex() != x.is_complex():
             raise ValueError(f"its {name} of {found.dtype} does not go with the other tensors of the model")
 
 
 def _check_values(family: Family) -> None:
-    """Refuses NaN, infinity, and what is below zero and measures a spread."""
+    """Refuses NaN, infinity, what is below zero and measures a spread, and another number of points than is said."""
+    if isinstance(family, Empirical):
+        kept = {x.shape[1] if x.dim() > 1 else 0 for x in leaves([family.params, family.buffers])}
+        if kept != {family.count}:
+            raise ValueError(f"expected {family.count} points of each member, got tensors of {short(sorted(kept))}")
     for field in fields(family):  # type: ignore[arg-type]
         value = getattr(family, field.name)
         if isinstance(value, Family):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from .core.tree import Point, take
-from .engine import Method
+from .engine import Based, Method
 from .posterior import Posterior
 
 
@@ -25,11 +25,11 @@ def modes(start: Posterior, recipe: Method) -> list[Point]:
 def going_on(recipe: Method, start: Posterior) -> Method:
     """The recipe, with that of the start for its base where this changed the network."""
     changed = any(part.adapted().network is not part.problem.network for part in start.parts)
-    if not changed or not any(f.name == "base" for f in fields(recipe)):
+    if not changed or not isinstance(recipe, Based):
         return recipe
     if len(start.parts) > 1:
         raise ValueError("start has members of several recipes, of which one changes the network: fit each part alone")
-    return replace(recipe, base=start.parts[0].recipe)  # type: ignore[call-arg]
+    return replace(recipe, base=start.parts[0].recipe)
 
 
 def curves_of(start: Posterior, i: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .core.golden import golden_section
 from .data import Data, Stream
+from .engine.progress import Progress
 from .posterior import Posterior
 from .predict import ClassPredictive, Predictive, RealPredictive, Temperature, tempered
 from .predict import log_likelihood as log_of
@@ -46,7 +47,9 @@ def temper(
     added to each stretch). It is for one number per input, and leaves no parts of the variance.
 
     `samples` and `seed` are those of `predict`: tune with what you deploy. `posterior.temperature` holds the values;
-    those it had before are replaced. Weights of the validation data multiply their log likelihood.
+    those it had before are replaced. Weights of the validation data multiply their log likelihood. Where the NLL falls
+    without end as T does, every example being right, T is 1; where it falls as T grows, as around a network that was
+    not trained, T is where the search ends. Both are warned of.
     """
     check_calibrating(posterior, val)
     of = _checked(posterior.problem.likelihood, of)
@@ -63,17 +66,19 @@ def temper(
     return Posterior(whole.parts, whole.weights, Temperature(of, values))
 
 
+def ways_of(likelihood: Likelihood) -> tuple[Of, ...]:
+    """What can be recalibrated under a likelihood, the default first; nothing of counts."""
+    if isinstance(likelihood, ClassLikelihood):
+        return "members", "average", "classes"
+    if isinstance(likelihood, LabelLikelihood):
+        return "members", "average"
+    return ("average", "members", "quantiles") if isinstance(likelihood, RealLikelihood) else ()
+
+
 def _checked(likelihood: Likelihood, of: Of | None) -> Of:
     """What is recalibrated, where the likelihood allows it."""
-    name = type(likelihood).__name__
-    fitting: tuple[Of, ...]
-    if isinstance(likelihood, ClassLikelihood):
-        fitting = ("members", "average", "classes")
-    elif isinstance(likelihood, LabelLikelihood):
-        fitting = ("members", "average")
-    elif isinstance(likelihood, RealLikelihood):
-        fitting = ("average", "members", "quantiles")
-    else:
+    name, fitting = type(likelihood).__name__, ways_of(likelihood)
+    if not fitting:
         raise TypeError(
             f"temperatures are for classes, labels and real numbers, and the likelihood is {name}: bn.conformal "
             "calibrates intervals of counts"
@@ -111,15 +116,18 @@ def _best(seen: list[_Seen]) -> float:
         return sum(log_of(tempered(s.predictive, at), s.targets, s.exponents, s.weights) for s in seen)
 
     found = golden_section(log_likelihood, *RANGE, ITERATIONS)
-    if found.edge is not None:
-        n = sum(len(s.targets) for s in seen)
-        why = "every example is classified right" if found.edge == "low" else "predictions are worse than none"
-        if numbers:
-            why = "every target is hit" if found.edge == "low" else "the spread is nothing beside the errors"
-        raise ValueError(
-            f"there is no best temperature: the NLL of the {n} validation examples still falls at "
-            f"T = {found.best:.3g}, as where {why}. Give more validation data"
+    if found.edge is None:
+        return found.best
+    n = sum(len(s.targets) for s in seen)
+    falls = f"no best temperature: the NLL of the {n} validation examples still falls at T = {found.best:.3g}"
+    if found.edge == "low":  # T = 0 would be sure of everything
+        why = "every target is hit" if numbers else "every example is classified right"
+        Progress("", 0).warn(
+            f"{falls}, as where {why}. Predictions stay as they were, T = 1: give more validation data"
         )
+        return 1.0
+    why = "the spread is nothing beside the errors" if numbers else "predictions are worse than equal probabilities"
+    Progress("", 0).warn(f"{falls}, as where {why}. It is taken, but mend the network first: was it trained?")
     return found.best
 
 

@@ -17,7 +17,7 @@ from .data import Data, Stream
 from .engine import Member, Method
 from .engine.progress import Progress
 from .posterior import Part, Posterior, joined
-from .predict import counting
+from .predict import counting, few_of, worse
 from .scoring import predicted_with_weights
 
 Run = Callable[[list[Method], list[int]], Posterior]
@@ -66,15 +66,27 @@ def by_validation(
     return relabelled(parts, [each[i] for i in places])
 
 
-def compared(made: Posterior, who: list[Member], start: Posterior, val: Data | Stream, progress: Progress) -> Posterior:
-    """The posterior of recipes that left nothing open, after saying which members are worse than their start."""
-    before, after = member_nll(start, val), member_nll(made, val)
+def compared(
+    made: Posterior,
+    who: list[Member],
+    start: Posterior,
+    data: Data | Stream,
+    val: Data | Stream | None,
+    progress: Progress,
+) -> Posterior:
+    """The posterior of recipes that go on from a start, after saying which members are worse than it: on validation
+    data, or else on some training data, which tell less."""
+    seen = few_of(data) if val is None else val
+    before, after = member_nll(start, seen), member_nll(made, seen)
     notes: list[list[str]] = [[] for _ in after]
     for i, place in _matched(made, who, list(range(len(who)))):
         first = before[i % len(before)]
-        if after[place] > first + LOSS:
+        if val is None:
+            notes[place] = list(worse(after[place], first, False, "pass val=, by which that is seen and mended"))
+        elif after[place] > first + LOSS:
             notes[place] = _lines(1.0, first, after[place])
-            progress.warn(f"member {who[i].k} (seed {who[i].seed}) is {notes[place][0]}")
+        for line in notes[place]:
+            progress.warn(f"member {who[i].k} (seed {who[i].seed}) is {line}")
     if not any(notes):
         return made
     left = iter(notes)

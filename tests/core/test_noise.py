@@ -289,3 +289,18 @@ def test_numbers_far_on_are_new():
     noise = Noise.seed(5)
     assert torch.equal(noise.words(4, 2**34), torch.stack(philox((0, 1, 0, torch.tensor(0)), noise.key.unbind())))
     assert not torch.equal(noise.words(4, 2**34), noise.words(4))
+
+
+@pytest.mark.parametrize("name", ["start", "", 0, 7, 2**32 + 5, -1, 2**62])
+def test_a_key_alone_is_split_as_in_a_stack(name):
+    """One key is split in Python's numbers, several in tensors."""
+    keys = Noise.seed(3).spread(5)
+    together = keys.split(name).key
+    assert torch.equal(torch.stack([Noise(key).split(name).key for key in keys.key]), together)
+    assert torch.equal(lift(lambda key: Noise(key).split(name).key)(keys.key), together)
+
+
+def test_the_integer_of_a_key_is_made_of_its_words():
+    for key in Noise.seed(5).spread(20).key:
+        a, b = Noise(key).words(2).tolist()
+        assert Noise(key).integer() == (a << 31) | (b >> 1)

@@ -17,7 +17,7 @@ from basinet.core.tree import leaves, ravel, tree_map
 from basinet.engine import Descent, Engine, GradientMethod, Info, Lift, Report, Review, Schedule, Step
 from basinet.engine import group as group_module
 from basinet.engine.kernel import Kernel
-from basinet.engine.step import Streams
+from basinet.engine.streams import Streams
 from basinet.engine.work import Work
 from basinet.methods.map import MAP
 from basinet.optim import Adam
@@ -174,7 +174,7 @@ def test_early_stopping_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bn.fit(Flock(epochs=6), problem(), classes(), members=3, pool=tmp_path / "a", engine=Engine(**EVERY))
-    reports, report = 0, group_module._Group._report
+    reports, report = 0, group_module.Group._report
 
     def stop(self: Any, due: list[int]) -> Any:
         nonlocal reports
@@ -184,7 +184,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return report(self, due)
 
     with monkeypatch.context() as patched:
-        patched.setattr(group_module._Group, "_report", stop)
+        patched.setattr(group_module.Group, "_report", stop)
         with pytest.raises(KeyboardInterrupt):
             bn.fit(Flock(epochs=6), problem(), classes(), members=3, pool=tmp_path / "b", engine=Engine(**EVERY))
     again = bn.fit(Flock(epochs=6), problem(), classes(), members=3, pool=tmp_path / "b", engine=Engine(**EVERY))

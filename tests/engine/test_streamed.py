@@ -333,7 +333,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, strategy, at, poisoned
 def test_a_run_that_was_killed_between_reports_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(group_module, "BREATH", 1e-12)  # a checkpoint at each step
     unbroken = fit(shuffled(), strategy="stacked")
-    plain, made = group_module._Group._advance, 0
+    plain, made = group_module.Group._advance, 0
 
     def advance(self: Any, count: int) -> None:
         nonlocal made
@@ -343,7 +343,7 @@ def test_a_run_that_was_killed_between_reports_goes_on_to_the_same_bits(tmp_path
         plain(self, count)
 
     with monkeypatch.context() as patch:
-        patch.setattr(group_module._Group, "_advance", advance)
+        patch.setattr(group_module.Group, "_advance", advance)
         with pytest.raises(RuntimeError, match="killed"):
             fit(shuffled(name="a"), strategy="stacked", pool=tmp_path, settings={"checkpoint": 0.0})
     assert list(tmp_path.rglob("checkpoint-*.safetensors"))

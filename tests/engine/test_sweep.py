@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 import basinet as bn
 from basinet.core.recipe import expand
 from basinet.core.tree import leaves
-from basinet.engine import Engine, Event, Info, Lift, Member, Method, Schedule, Step
+from basinet.engine import Based, Engine, Event, Info, Lift, Member, Method, Schedule, Step
 from basinet.engine import group as group_module
 from basinet.engine.kernel import Kernel
 from basinet.engine.sweep import Marked, Together
@@ -44,12 +43,11 @@ class Branching(MAP):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walk(Method):
+class Walk(Based):
     """A random walk through `update`, from where its base ended."""
 
     norm: ClassVar[Any] = "train"
 
-    base: MAP | None = None
     size: float = 0.1
 
     def schedule(self, n: int) -> Schedule:
@@ -76,10 +74,9 @@ class Partway(Walk):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaled(Method):
+class Scaled(Based):
     """Post hoc: the parameters of its base, times a factor."""
 
-    base: MAP | None = None
     factor: float = 1.0
 
     def schedule(self, n: int) -> Schedule:
@@ -188,13 +185,13 @@ def test_values_matter():
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Method, int]]:
     """The groups that are run from here on: their method and number of members."""
     seen: list[tuple[Method, int]] = []
-    run_group = group_module.run_group
+    train = group_module.Group.train
 
-    def spy(run: Any, kernel: Any, slots: Sequence[Any]) -> Any:
-        seen.append((run.work.method, len(slots)))
-        return run_group(run, kernel, slots)
+    def spy(group: group_module.Group) -> Any:
+        seen.append((group.method, len(group.slots)))
+        return train(group)
 
-    monkeypatch.setattr("basinet.engine.executor.run_group", spy)
+    monkeypatch.setattr(group_module.Group, "train", spy)
     return seen
 
 

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core.tree import leaves
-from basinet.engine import Descent, Engine, Event, Sample, Schedule, Step, executor, parcels, planner, workers
+from basinet.engine import Descent, Engine, Event, Sample, Schedule, Step, parcels, planner, workers
 from basinet.engine import engine as engine_module
 from basinet.engine.checkpoint import Checkpoints
+from basinet.engine.group import Group
 from basinet.engine.memory import member_bytes
 from basinet.engine.progress import Progress
 from basinet.engine.work import Work
@@ -310,14 +311,14 @@ def test_ctrl_c_without_a_pool_ends_at_once():
 
 
 def test_a_group_that_runs_out_of_memory_in_a_worker_is_halved(monkeypatch, said):
-    plain = executor.run_group
+    plain = Group.train
 
-    def small(run: Any, kernel: Any, slots: Any) -> Any:
-        if len(slots) > 2:
+    def small(group: Group) -> Any:
+        if len(group.slots) > 2:
             raise RuntimeError("can't allocate memory")
-        return plain(run, kernel, slots)
+        return plain(group)
 
-    monkeypatch.setattr(executor, "run_group", small)
+    monkeypatch.setattr(Group, "train", small)
     made = fit(2, strategy="stacked", members=8)
     assert sum("out of memory with 4 members at once" in line for line in said()) == 2
     monkeypatch.undo()

@@ -81,6 +81,33 @@ def test_statistics_are_those_of_the_data_at_any_momentum_and_number_of_calls(re
     torch.testing.assert_close(point.buffers["norm.running_var"], hidden.var(0), rtol=0, atol=1e-11)
 
 
+class Instances(nn.Module):
+    """InstanceNorm with running statistics, which counts no calls."""
+
+    def __init__(self, momentum: float, calls: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 12).double()
+        self.norm = nn.InstanceNorm1d(3, momentum=momentum, track_running_stats=True).double()
+        self.last = nn.Linear(12, 3).double()
+        self.calls = calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.calls):
+            hidden = self.norm(self.first(x).reshape(-1, 3, 4))
+        return self.last(hidden.flatten(1))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize(("momentum", "calls"), [(0.1, 1), (0.1, 2), (1.0, 2), (0.3, 3)])
+def test_statistics_of_instances_at_any_momentum_and_number_of_calls(recipe, momentum, calls):
+    data = classes()
+    made = bn.fit(recipe, bn.Problem(lambda: Instances(momentum, calls), PROBLEM.likelihood), data, engine=ENGINE)
+    _, _, point = next(iter(made.parts[0].draws(1, 0)))
+    hidden = (data.inputs @ point.params["first.weight"].T + point.params["first.bias"]).reshape(-1, 3, 4)
+    torch.testing.assert_close(point.buffers["norm.running_mean"], hidden.mean((0, 2)), rtol=0, atol=1e-11)
+    torch.testing.assert_close(point.buffers["norm.running_var"], hidden.var(2).mean(0), rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: type(r).__name__)
 def test_momentum_zero_keeps_the_statistics_there_were(recipe):
     data = classes()

@@ -8,7 +8,7 @@ import torch
 import basinet as bn
 from basinet.defaults import problem_for
 from basinet.networks import NumberEmbedding, TableNet
-from basinet.networks.table import numbers_among
+from basinet.networks.table import bins_for, edges_of, numbers_among
 
 
 def inputs(n=200):
@@ -31,16 +31,42 @@ def test_an_embedding_begins_linear_and_has_waves_and_pieces():
     x = torch.linspace(-5, 5, 11).unsqueeze(1).repeat(1, 2)
     assert torch.allclose(made(x).diff(n=2, dim=0), torch.zeros(9, 2, 3), atol=1e-5)
     with torch.no_grad():
-        made.weight[:, -48:] = 1.0
-        made.weight[:, :-48] = 0.0
+        made.rises.fill_(1.0)
+        made.weight.zero_()
         made.bias.zero_()
     inside = inputs()[:, [0, 3]].sort(0).values
     places = made(inside)[..., 0]
     bins = (made.edges.diff(dim=1) > 0).sum(1)
-    assert bins[0] == 48 and bins[1] < 48  # equal quantiles make no bins
+    assert bins[0] == 48 and bins[1] < 48  # few values make few bins
     assert torch.allclose(places[0], torch.zeros(2), atol=1e-5)
     assert torch.allclose(places[-1], bins.float(), atol=1e-4)  # the sum of all places counts bins
     assert (places.diff(dim=0) >= -1e-5).all()
+
+
+def test_lines_go_through_every_value_of_a_number_that_repeats_itself():
+    torch.manual_seed(0)
+    values = torch.tensor([0.0, 1.0, 3.0, 3.5, 9.0])
+    x = torch.stack([values.repeat(40), torch.linspace(0, 1, 200)], 1)
+    assert bins_for(x, (0, 1)) == 48 and bins_for(x.repeat(5, 1), (0, 1)) == 62  # 1,000 rows, 16 for each bin
+    assert bins_for(x.repeat(50, 1), (0, 1)) == 199  # between 200 values
+    assert torch.equal(edges_of(x[:, 0], 48), values) and len(edges_of(x[:, 1], 199)) == 49
+    made = NumberEmbedding(2, features=1).fitted(x)
+    with torch.no_grad():
+        made.rises.normal_()
+        made.weight.zero_()
+        made.bias.zero_()
+    heights = torch.cat([torch.zeros(1), made.rises[0, :4, 0].cumsum(0)])  # at the values
+    asked = torch.tensor([0.0, 1.0, 3.0, 3.5, 9.0, 2.0, 9.0 + 5.5, -1.0])
+    between, beyond, before = heights[[1, 2]].mean(), heights[4] + made.rises[0, 3, 0], -made.rises[0, 0, 0]
+    expected = torch.cat([heights, torch.stack([between, beyond, before])])
+    assert torch.allclose(made(asked.unsqueeze(1).repeat(1, 2))[:, 0, 0], expected, atol=1e-5)
+
+
+def test_as_many_bins_as_bounds_allow():
+    x = torch.arange(2000.0).repeat(5).unsqueeze(1)
+    assert bins_for(x, (0,)) == 512
+    assert bins_for(x.repeat(1, 100), range(100)) == 2**14 // 100
+    assert len(edges_of(x[:, 0].double(), 512)) == 513
 
 
 def test_far_values_are_held_back_and_order_is_kept():
@@ -63,7 +89,8 @@ def test_outputs_shapes_and_which_inputs_are_embedded():
     x = inputs()
     net = TableNet(4, 2, (0, 2, 3), hidden=(16, 8)).fitted(x)
     assert net(x).shape == (200, 2) and net.others == (1,)
-    assert net.embedding is not None and net.embedding.weight.shape == (3, 1 + 32 + 48, 8)
+    assert net.embedding is not None and net.embedding.weight.shape == (3, 1 + 32, 8)
+    assert net.embedding.rises.shape == (3, 48, 8)
     assert TableNet(4, 2, (), hidden=(8,))(x).shape == (200, 2)
     assert TableNet(4, 2, features=0, hidden=(8,)).embedding is None
     assert net(torch.full((1, 4), 1e30)).isfinite().all()

@@ -169,6 +169,7 @@ def _row(
         "draws": members * (20 if "SWAG" in label else 1),
         "size_curve": curve if members > 1 else [],
         "ood": {"name": "noise", "auroc": 0.8, "n": n},
+        "shift": {"n": n, "rows": _shifted(kind, scores)},
         "sets": [
             {
                 "kind": "split" if kind == "real" else "aps",
@@ -186,6 +187,17 @@ def _row(
         "versions": {"basinet": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
     }
     return record, arrays
+
+
+def _shifted(kind: str, scores: dict[str, float]) -> list[dict[str, Any]]:
+    """Scores that get worse with severity."""
+    kept = "coverage_90" if kind == "real" else "ece"
+    clean = {"corruption": "none", "severity": 0, "nll": scores["nll"], kept: 0.1}
+    return [clean] + [
+        {"corruption": name, "severity": s, "nll": scores["nll"] + 0.1 * s, kept: 0.1 + 0.02 * s, "auroc_total": 0.6}
+        for name in ("noise", "swap")
+        for s in range(1, 6)
+    ]
 
 
 def _file(label: str) -> str:

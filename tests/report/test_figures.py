@@ -8,7 +8,7 @@ from basinet.report import read_run, write_figures
 from basinet.report.figures import chosen, figures
 from basinet.report.pictures import ACROSS, _placed
 
-ALWAYS = {"differences", "cost", "size", "risk", "split", "ood", "sets", "diagnostics"}
+ALWAYS = {"differences", "cost", "size", "risk", "split", "ood", "shift", "sets", "diagnostics"}
 
 
 @pytest.mark.parametrize(

@@ -167,3 +167,21 @@ def test_the_table_marks_the_best_and_leaves_out_what_nobody_has(tmp_path):
     assert not any(key == "ece" for _, key in marked)  # all rows are equal in it
     for row, cells in rows:
         assert cells[keys.index("nll")].value == row.value("nll")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("real", "Its spread was multiplied by 1.500"), ("classes", "Its logits were divided by 1.500 (the mean")],
+)
+def test_a_tempered_row_says_what_was_done_to_its_predictions(tmp_path, kind, words):
+    make_run(tmp_path, kind)
+    best = read_run(tmp_path).rows[0].name
+    records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    changed = [r | {"tempered": True, "temperature": [1.0, 2.0]} if r["method"] == best else r for r in records]
+    assert "temperature" not in [c.key for c in table(read_run(tmp_path))[0]]  # no row has one
+    assert words not in answers(tmp_path)["How far can it be trusted?"]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in changed))
+    assert words in answers(tmp_path)["How far can it be trusted?"]
+    columns, rows = table(read_run(tmp_path))
+    [place] = [i for i, c in enumerate(columns) if c.key == "temperature"]
+    assert [cells[place].text for _, cells in rows] == ["1.500"] + ["-"] * (len(rows) - 1)

@@ -34,8 +34,9 @@ def test_every_method_has_a_record_and_a_stopped_run_goes_on(short, tmp_path):
     whole = run(tmp_path, said, methods=methods)
     assert whole[:2] == first and read_records(tmp_path / "tables.jsonl") == whole
     assert said[0].startswith("linear, split 0, scikit-learn boosting: rmse ") and said[-1].startswith(
-        "+ a set on which"
+        "+ a set on whose first split"
     )
+    assert first[0]["spread"] == 1 and 0.01 < first[1]["spread"] < 100 and first[0]["chosen"] == first[1]["chosen"]
     assert {r["n_train"] for r in whole} == {61, 72} and {r["n_test"] for r in whole} == {8}
     assert all(0.01 < r["scores"]["rmse"] < 2 and r["cpu_seconds"] > 0 for r in whole)  # in units of the target
 

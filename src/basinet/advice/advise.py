@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from torch import nn
 
+from ..arguments import check_needs
 from ..cost import Cost, Meter
 from ..data import Data, Stream, some
 from ..engine import Engine, Method
 from ..engine.memory import readable
 from ..engine.method import plan_of, short
+from ..methods.map import MAP
 from ..posterior import Posterior
 from ..problem import Problem
-from ..problem.likelihoods import ClassLikelihood, Gaussian
+from ..problem.likelihoods import ClassLikelihood, Gaussian, RealLikelihood
 from ..problem.priors import Normal
-from .evidence import TEMPERATURE, Evidence
+from .evidence import Evidence
 from .rules import RULES, Facts, Rule
 
 COUNT = 2  # recipes that are recommended
@@ -42,28 +44,25 @@ class Budget:
 @dataclass(frozen=True)
 class Advice:
     """A recipe to take: `bn.fit(advice.method, problem, data, val=val, members=advice.members)`, with `start=` where it
-    is around what was given."""
+    is around what was given; and what to do `then`. Without a method there is nothing to fit."""
 
     label: str
-    method: Method
+    method: Method | None
     members: int
     around_start: bool  # fit it with start=
     reasons: tuple[Evidence, ...]
     cost: Cost
     steps: int  # training steps of one network, over all members
     passes: float  # forward passes a prediction, or work like it
-
-    @property
-    def then(self) -> str:
-        """What to do with the posterior afterwards, in code; empty: nothing."""
-        return "bn.temper(posterior, val)" if TEMPERATURE in self.reasons else ""
+    then: str = ""  # what to do with the posterior afterwards, in code; empty: nothing
 
     def __str__(self) -> str:
         seconds = self.cost.fit_seconds
         time = "" if seconds is None else f", {seconds:,.2g} s"
         memory = f"{readable(self.cost.fit_bytes)} at once"
         spent = f"{self.steps:,} training steps{time}, {memory}, {self.passes:,.3g} passes a prediction"
-        what = f"{self.label}: {short(self.method)}, members={self.members}{', start=...' if self.around_start else ''}"
+        fitted = "" if self.method is None else f": {short(self.method)}, members={self.members}"
+        what = f"{self.label}{fitted}{', start=...' if self.around_start and fitted else ''}"
         then = [f"  then: {self.then}"] if self.then else []
         return "\n".join([what, f"  cost: {spent}", *then, *(f"  because: {reason}" for reason in self.reasons)])
 
@@ -94,7 +93,7 @@ def advise(
     found: list[Advice] = []
     tried: list[str] = []
     for rule in RULES:
-        if rule.applies(facts) and (advice := _within(rule, facts, budget, meters[rule.start], tried)) is not None:
+        if rule.applies(facts) and (advice := _within(rule, facts, budget, meters[rule.start], val, tried)) is not None:
             found.append(advice)
         if len(found) == COUNT:
             break
@@ -111,7 +110,8 @@ def facts_of(
     return Facts(
         n=data.n,
         classes=int(some(data).targets.max()) + 1 if isinstance(problem.likelihood, ClassLikelihood) else None,
-        real=isinstance(problem.likelihood, Gaussian),
+        real=isinstance(problem.likelihood, RealLikelihood),
+        one_noise=isinstance(problem.likelihood, Gaussian),
         normal_prior=isinstance(problem.prior, Normal),
         norms=bool(problem.network.norms),
         dropout=any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in modules),
@@ -121,14 +121,25 @@ def facts_of(
     )
 
 
-def _within(rule: Rule, facts: Facts, budget: Budget, meter: Meter, tried: list[str]) -> Advice | None:
+def _within(
+    rule: Rule, facts: Facts, budget: Budget, meter: Meter, val: Data | Stream | None, tried: list[str]
+) -> Advice | None:
     """The rule's recipe with as many members as the budget allows; None, and why, where it allows none."""
     method = rule.recipe(facts)
+    try:
+        if method is not None:
+            check_needs(method, meter.problem, meter.data, meter.val)
+            method.adapt(meter.problem)
+    except ValueError as error:  # it is not for such problems
+        tried.append(f"{rule.label}: {error}")
+        return None
     why = ""
     for members in rule.sizes:
-        cost = meter(method, members)
+        cost = meter(MAP(), 1) if method is None else meter(method, members)
         passes = members * cost.passes
-        steps = members * sum(plan_of(stage, facts.n).steps for stage in meter.chain(method))
+        steps = 0 if method is None else members * sum(plan_of(s, facts.n).steps for s in meter.chain(method))
+        if method is None and val is not None:
+            cost = _one_pass(cost, val.n)
         over = [
             f"{passes:,.3g} passes a prediction" if not facts.may_take(math.ceil(passes)) else "",
             f"{steps:,} training steps" if budget.steps is not None and steps > budget.steps else "",
@@ -139,6 +150,13 @@ def _within(rule: Rule, facts: Facts, budget: Budget, meter: Meter, tried: list[
         ]
         why = ", ".join(x for x in over if x)
         if not why:
-            return Advice(rule.label, method, members, rule.start, rule.reasons(facts), cost, steps, passes)
+            shared = (rule.start, rule.reasons(facts), cost, steps, passes, rule.then(facts))
+            return Advice(rule.label, method, members, *shared)
     tried.append(f"{rule.label} takes {why}")
     return None
+
+
+def _one_pass(cost: Cost, rows: int) -> Cost:
+    """What it takes to predict validation examples once, which is all that a temperature needs."""
+    seconds = None if cost.predict_seconds is None else cost.predict_seconds * rows / cost.inputs
+    return replace(cost, fit_bytes=cost.kept_bytes + cost.predict_bytes, fit_seconds=seconds)

@@ -10,8 +10,8 @@ from ..engine import Method
 from ..methods import find
 from ..methods.map import MAP
 from . import evidence as e
+from .records import SMALL  # training rows below which anchored ensembles had the higher log likelihood
 
-SMALL = 2000  # training rows below which the anchored ensembles of results/uci.jsonl had the higher log likelihood
 SIZES = (5, 3, 2)  # of ensembles, the first that the budget allows
 
 
@@ -20,7 +20,8 @@ class Facts(NamedTuple):
 
     n: int  # training examples
     classes: int | None  # None: the targets are no classes
-    real: bool  # Gaussian noise on real targets
+    real: bool  # the targets are real numbers
+    one_noise: bool  # and have one Gaussian noise for all inputs
     normal_prior: bool
     norms: bool  # the network has norm layers with running statistics
     dropout: bool
@@ -39,10 +40,11 @@ class Rule:
 
     label: str
     applies: Callable[[Facts], bool]
-    recipe: Callable[[Facts], Method]
+    recipe: Callable[[Facts], Method | None]  # None: nothing is fitted
     reasons: Callable[[Facts], tuple[e.Evidence, ...]]
     sizes: tuple[int, ...] = (1,)  # members, the first that the budget allows
     start: bool = False  # around what was given to start from
+    then: Callable[[Facts], str] = lambda f: ""  # what to do with the posterior afterwards, in code
 
 
 def _laplace(facts: Facts) -> Method:
@@ -50,15 +52,32 @@ def _laplace(facts: Facts) -> Method:
     return find("Laplace")(**few)
 
 
-def _tempered(facts: Facts) -> tuple[e.Evidence, ...]:
-    return (e.TEMPERATURE,) if facts.classes and facts.val else ()
+def _laplace_reasons(facts: Facts) -> tuple[e.Evidence, ...]:
+    return (*((e.LAPLACE_LOCAL,) if facts.classes else ()), e.LAPLACE_COMPARE, e.LAPLACE_EXACT)
+
+
+def _temper(facts: Facts) -> str:
+    return "bn.temper(posterior, val)" if facts.classes and facts.val else ""
+
+
+def _of_ensemble(facts: Facts) -> tuple[e.Evidence, ...]:
+    if facts.real:
+        of_tables = (e.TABLES,) if e.TABLES.figures["sets"] else ()  # while the study has records of today's default
+        return (e.UCI_ENSEMBLE, e.UCI_ANCHORED) if facts.one_noise else (*of_tables, e.UCI_ENSEMBLE)
+    tempered = (e.TEMPERED_LOCAL, e.TEMPERED_ENSEMBLE) if _temper(facts) else ()
+    return (e.MEMBERS, e.SIZE_DIGITS, *tempered)
+
+
+def _of_one(facts: Facts) -> tuple[e.Evidence, ...]:
+    tempered = (e.TEMPERATURE, e.TEMPERED_LOCAL) if _temper(facts) else ()
+    return (e.ONE_MODE, *tempered, *((e.SWAG_MIXED,) if facts.classes else ()))
 
 
 def _anchored(label: str, when: Callable[[Facts], bool]) -> Rule:
     """For networks as those of the records: without norm layers, which undo the size of weights, and dropout."""
     return Rule(
         label,
-        applies=lambda f: f.real and f.normal_prior and not (f.started or f.norms or f.dropout) and when(f),
+        applies=lambda f: f.one_noise and f.normal_prior and not (f.started or f.norms or f.dropout) and when(f),
         recipe=lambda f: find("Anchored")(),
         reasons=lambda f: (e.UCI_ANCHORED,),
         sizes=SIZES,
@@ -67,17 +86,25 @@ def _anchored(label: str, when: Callable[[Facts], bool]) -> Rule:
 
 RULES = (
     Rule(
-        "noise around your network (PEP)",
-        applies=lambda f: f.started and f.classes is not None and f.val and f.may_take(find("PEP").samples),
-        recipe=lambda f: find("PEP")(),
-        reasons=lambda f: (e.PEP_DIGITS, e.PEP_RESNET),
+        "a temperature on your network",
+        applies=lambda f: f.started and f.classes is not None and f.val,
+        recipe=lambda f: None,
+        reasons=lambda f: (e.TEMPERATURE, e.PEP_DIGITS, e.PEP_FASHION),
         start=True,
+        then=lambda f: "bn.temper(start, val)",
     ),
     Rule(
         "Laplace over the last layer of your network",
         applies=lambda f: f.started and f.normal_prior,
         recipe=_laplace,
-        reasons=lambda f: (e.LAPLACE_EXACT, e.LAPLACE_UNTRIED, *_tempered(f)),
+        reasons=_laplace_reasons,
+        start=True,
+    ),
+    Rule(
+        "noise around your network (PEP)",
+        applies=lambda f: f.started and f.classes is not None and f.val and f.may_take(find("PEP").samples),
+        recipe=lambda f: find("PEP")(),
+        reasons=lambda f: (e.PEP_DIGITS, e.PEP_FASHION, e.TEMPERATURE),
         start=True,
     ),
     _anchored("anchored ensemble", lambda f: f.n < SMALL),
@@ -85,20 +112,22 @@ RULES = (
         "deep ensemble",
         applies=lambda f: True,
         recipe=lambda f: MAP(),
-        reasons=lambda f: (e.UCI_ENSEMBLE, e.UCI_ANCHORED) if f.real else (e.SIZE_FASHION, e.SIZE_DIGITS),
+        reasons=_of_ensemble,
         sizes=SIZES,
+        then=_temper,
     ),
     _anchored("anchored ensemble", lambda f: f.n >= SMALL),
     Rule(
         "one network and Laplace over its last layer",
         applies=lambda f: not f.started and f.normal_prior,
         recipe=_laplace,
-        reasons=lambda f: (e.LAPLACE_EXACT, e.LAPLACE_UNTRIED, *_tempered(f)),
+        reasons=_laplace_reasons,
     ),
     Rule(
         "one network",
         applies=lambda f: True,
         recipe=lambda f: MAP(),
-        reasons=lambda f: (e.ONE_MODE, *_tempered(f)),
+        reasons=_of_one,
+        then=_temper,
     ),
 )

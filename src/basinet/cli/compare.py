@@ -81,6 +81,21 @@ def compare(
             "begin at trained weights start there; those that train from scratch have to be asked for by --methods."
         ),
     ] = None,
+    ood: Annotated[
+        str | None,
+        typer.Option(
+            help="Other inputs, which uncertainty should tell from test examples: an image set of --folder by its "
+            "name, a built-in set with inputs of the same shape, or for a file another file with its columns."
+        ),
+    ] = None,
+    corrupt: Annotated[
+        str | None,
+        typer.Option(
+            help="Score corrupted test examples too, at severities 1 to 5: all, or names with commas between them. "
+            "Rows of tables: noise, shift, range, missing, swap; images: noise, blur, weather, digital, or one of "
+            "nineteen, such as fog."
+        ),
+    ] = None,
     device: Device = None,
     *,
     rules: Given,
@@ -103,7 +118,20 @@ def compare(
         engine, chosen = make_engine(device), design()
         problem = (chosen.likelihood, chosen.prior, chosen.hidden)
         asking = Asking(
-            target, rules(), folder, chosen.make, None, weights, members, seeds, seed, engine, examples, *problem
+            target,
+            rules(),
+            folder,
+            chosen.make,
+            None,
+            weights,
+            members,
+            seeds,
+            seed,
+            engine,
+            examples,
+            *problem,
+            ood,
+            corrupt,
         )
         setting_of_all, rows = asking.prepare(data, names or None, warn, ("basinet", *sys.argv[1:]))
         rows = set_rows(rows, setting or ())
@@ -121,6 +149,19 @@ def compare(
             shown.add_row(*line)
         out.print(shown)
         out.print(legend(found.summary), highlight=False)
+        if found.shift is not None:
+            _print_shift(*found.shift, found.shift_legend)
         if found.warning:
             warn(found.warning)
         tell(f"Run: {where}")
+
+
+def _print_shift(heads: list[str], rows: list[list[str]], legend: str) -> None:
+    """The second table: how rows hold up under corruptions."""
+    shown = Table(title="Under corruption", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for place, head in enumerate(heads):
+        shown.add_column(head, justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        shown.add_row(*row)
+    out.print(shown)
+    out.print(legend, highlight=False)

@@ -71,11 +71,13 @@ def fit(
     from ..data import fit_table, read_table
     from ..data.doubts import leaks
     from ..data.tables import named
-    from ..defaults import DefaultNetwork, problem_for, said
+    from ..defaults import DefaultNetwork, candidates_for, said
     from ..engine.method import short
     from ..fit import fit as fit_members
     from ..fitted import Fitted, checksum
+    from ..pilot import pilot
     from ..scoring import score
+    from ..temper import temper
 
     where = folder or Path("runs") / f"{file.stem}-{method.lower()}"
     with clear_errors(f"members that were done are in {where / 'pool'}; the same command goes on from there"):
@@ -92,7 +94,7 @@ def fit(
         for line in leaks(parts[0], parts[1] if val else None, encoder.features, what):
             warn(line)
         shape = (parts[0].inputs, encoder.target.outputs, what)
-        problem = problem_for(*shape, chosen.make, chosen.likelihood, chosen.prior, chosen.hidden)
+        problems = candidates_for(*shape, chosen.make, chosen.likelihood, chosen.prior, chosen.hidden)
         rows = parts[1].n if val else 0
         if conformal is not None:
             check_conformal(conformal, what, parts[2].n if val else 0)
@@ -100,6 +102,10 @@ def fit(
         sizes += f", {parts[2].n:,} to calibrate on" if calibrate else ""
         inputs = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs"
         tell(f"{table.name}: {goal} ({encoder.target.told}) from {inputs}; {sizes}; seed {seed}")
+        known = (parts[0], parts[1] if val else None)
+        problem, why = pilot(problems, *known, recipe=recipe, seed=seed, engine=engine, pool=where / "pilot")
+        if why:
+            tell(why)
         tell(f"{members:,} x {short(recipe)}; {said(problem)}")
         posterior = fit_members(
             recipe,
@@ -111,6 +117,10 @@ def fit(
             pool=where / "pool",
             engine=engine,
         )
+        if val and what == "real":
+            posterior = temper(posterior, parts[1], seed=seed)
+            assert posterior.temperature is not None
+            tell(f"Spread of the mixture: times {float(posterior.temperature.values):.3g}, by validation")
         if conformal is not None:
             posterior = calibrated(posterior, parts[2], level=conformal, seed=seed)
         network = None if chosen.make else DefaultNetwork.of(*shape, problem.likelihood, chosen.hidden)

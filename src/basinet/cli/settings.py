@@ -54,6 +54,7 @@ def make_recipe(name: str, settings: Sequence[str]) -> Method:
 def set_rows(rows: Sequence[Row], settings: Sequence[str]) -> list[Row]:
     """The rows of a comparison with METHOD.NAME=VALUE, wherever a recipe of that method stands: as a row, or as what a
     row starts from."""
+    from ..engine import Based
     from ..methods import find
     from ..methods.map import MAP
 
@@ -65,7 +66,7 @@ def set_rows(rows: Sequence[Row], settings: Sequence[str]) -> list[Row]:
     used: set[type] = set()
 
     def of(recipe: Any) -> Any:
-        if any(f.name == "base" for f in fields(recipe)):
+        if isinstance(recipe, Based):
             base = recipe.base or (MAP() if MAP in trees else None)
             recipe = recipe if base is None else replace(recipe, base=of(base))
         if type(recipe) not in trees:

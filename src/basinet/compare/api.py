@@ -22,13 +22,15 @@ from ..posterior import Posterior
 from ..problem import Problem
 from ..problem.likelihoods import Categorical, Gaussian, Likelihood
 from ..problem.priors import Prior
+from ..temper import ways_of
 from .budget import Budget
 from .folder import finite
 from .frame import Frame
-from .problems import default_problem, given_weights, kind_of, settled, suspicions
+from .problems import default_problems, given_weights, kind_of, settled, suspicions
 from .references import offered
 from .rows import Asked, Row, choose
-from .run import Setting, records_of, within
+from .run import Setting, piloted, records_of, within
+from .shift import Shift, shift_legend, shift_table, with_ood
 from .table import legend, summarise, table, tidy, unfinished
 
 Say = Callable[[str], None]
@@ -46,10 +48,15 @@ class Comparison(Frame):
         super().__init__(tidy(records))
         self.summary = summarise(records, folder, against)
         self.warning = unfinished(records)  # that training had not ended; empty where it had
+        self.shift = shift_table(records)  # heads and rows: how they hold up under corruptions, where that was asked
+        self.shift_legend = shift_legend(records) if self.shift else ""
 
     def __str__(self) -> str:
         heads, rows = table(self.summary)
         shown = f"{Frame([dict(zip(heads, row)) for row in rows])}\n{legend(self.summary)}"
+        if self.shift is not None:
+            heads, rows = self.shift
+            shown += f"\n\n{Frame([dict(zip(heads, row)) for row in rows])}\n{self.shift_legend}"
         return f"{shown}\n{self.warning}" if self.warning else shown
 
     __repr__ = __str__
@@ -75,6 +82,8 @@ def compare(
     engine: Engine | None = None,
     likelihood: Likelihood | None = None,
     prior: Prior | None = None,
+    ood: str | Path | None = None,
+    corrupt: str | Sequence[str] | None = None,
     say: Say = _LOG,
 ) -> Comparison:
     """Fits methods to one data set and compares them on its test part.
@@ -91,11 +100,14 @@ def compare(
     seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are
     made of each row, on one split of the data by `seed`: a number counts on from `seed`. Differences are to the row of
     the lowest NLL, or to `against`. `examples` is the most that are trained on, for a quick look at a large set; the
-    test part stays whole. With `out` the run folder stays: `basinet report` reads it, and the same call again goes on
+    test part stays whole. `ood` is another set by name (of the same `folder`), or for a file another file with its
+    columns: how well uncertainty tells those inputs from test examples. `corrupt` scores corrupted test examples too:
+    "all", or names of `bn.corruptions` (of images `NAMES` and `GROUPS`, of tables `ROW_NAMES`), at severities 1 to 5.
+    With `out` the run folder stays: `basinet report` reads it, and the same call again goes on
     where it was.
     """
     of = (target, rules, folder, model, problem, start, members, seeds, seed, engine, examples, likelihood, prior)
-    asked = Asking(*of)
+    asked = Asking(*of, ood=ood, corrupt=corrupt)
     setting, rows = asked.prepare(data, methods, warn=say)
     if out is not None:
         return carry_out(setting, rows, Path(out), budget, against, say)
@@ -120,6 +132,8 @@ class Asking(NamedTuple):
     likelihood: Likelihood | None = None
     prior: Prior | None = None
     hidden: tuple[int, ...] | None = None
+    ood: str | Path | None = None
+    corrupt: str | Sequence[str] | None = None
 
     def prepare(
         self, data: str | Path | Splits, methods: str | Sequence[Asked] | None, warn: Say, command: Sequence[str] = ()
@@ -134,7 +148,11 @@ class Asking(NamedTuple):
 
         splits, encoder = self._read(data, both)
         splits = self._cut(splits)
-        problem = self.problem or default_problem(splits, self.model, self.likelihood, self.prior, self.hidden)
+        splits = splits if self.ood is None else with_ood(splits, encoder, self.ood, self.folder, self.seed)
+        shift = None if self.corrupt is None else Shift.of(splits, encoder, self.corrupt)
+        given_design = (self.model, self.likelihood, self.prior, self.hidden)
+        problems = (self.problem,) if self.problem else default_problems(splits, *given_design)
+        problem = problems[0]
         for line in suspicions(splits):
             both(line)
         start = None
@@ -145,7 +163,8 @@ class Asking(NamedTuple):
             both("weights that were trained elsewhere may have seen the test part: if so, all scores flatter")
         kind = kind_of(problem)
         able, waiting = offered(splits, kind) if isinstance(problem.likelihood, (Categorical, Gaussian)) else ([], [])
-        chosen = choose(methods, self.members, splits.train.n, start is not None, kind, able)
+        temperable = kind if ways_of(problem.likelihood) else "counts"
+        chosen = choose(methods, self.members, splits.train.n, start is not None, temperable, able)
         for line in chosen.lines:
             both(line)
         if methods is None and start is None and waiting:
@@ -153,8 +172,8 @@ class Asking(NamedTuple):
                 f"left out, since they take long here or need scikit-learn (--methods NAME asks): {', '.join(waiting)}"
             )
         seeds = range(self.seed, self.seed + self.seeds) if isinstance(self.seeds, int) else self.seeds
-        shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command))
-        return Setting(splits, problem, *shared), chosen.rows
+        shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command), shift)
+        return Setting(splits, problem, *shared, candidates=problems if start is None else ()), chosen.rows
 
     def _check(self, data: Any) -> None:
         """Refuses arguments of other types than they should be, before anything is read."""
@@ -198,7 +217,9 @@ def carry_out(
     """Makes the records that are missing, and their summary, which is also in `out`."""
     if against is not None and str(against).lower() not in (labels := [row.label.lower() for row in rows]):
         raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(str(against), labels)}")
-    if budget is not None:
+    if budget is None:
+        setting = piloted(setting, rows, out, say)
+    else:
         setting, rows = within(setting, rows, out, Budget.read(budget), say)
     records = list(records_of(setting, rows, out, say))
     found = Comparison(records, out, against)

@@ -149,6 +149,8 @@ def _alone(recipe: Method, steps: int, n: int) -> Method:
         return _with(recipe, epochs=epochs)
     if {"iterates", "every"} <= names:
         return _with(recipe, every=max(1, steps // recipe.iterates))  # type: ignore[attr-defined]
+    if {"steps", "draws"} <= names:  # a chain: no fewer than keep its draws
+        return _with(recipe, steps=max(steps, 3 * recipe.draws))  # type: ignore[attr-defined]
     return recipe
 
 

@@ -20,6 +20,7 @@ from ..data.datasets import Splits
 from ..posterior import Posterior
 from ..predict import ClassPredictive, LabelPredictive, NumberPredictive, Predictive, crps
 from ..scoring import LEVEL, pieces_of, predicted, summary_of
+from .shift import Shift, auroc_of, doubt_of
 from .sizes import Sizes
 from .units import Unit
 
@@ -40,14 +41,24 @@ class Measured(NamedTuple):
     ood: dict[str, Any] | None  # name, auroc, n
     seconds: float  # of predicting the test part
     draws: int  # forward passes a prediction takes: members times samples
+    shift: dict[str, Any] | None = None  # how it holds up under corruptions, where that was asked for
 
 
-def measure(posterior: Posterior, splits: Splits, unit: Unit, seed: int = 0) -> Measured:
-    """Predicts the test part, and what is out of distribution where the splits have it."""
-    return _measured(lambda data: predicted(posterior, data, None, None, seed), len(posterior), splits, unit, seed)
+def measure(posterior: Posterior, splits: Splits, unit: Unit, seed: int = 0, shift: Shift | None = None) -> Measured:
+    """Predicts the test part, and what is out of distribution where the splits have it; and the test part under the
+    corruptions of `shift`. A temperature of all members together is not that of fewer, so there are no scores against
+    their number then."""
+    whole = posterior.temperature is not None and posterior.temperature.of != "members"
+
+    def chunks(data: Data) -> Iterator[Chunk]:
+        return predicted(posterior, data, None, None, seed)
+
+    return _measured(chunks, 1 if whole else len(posterior), splits, unit, seed, shift)
 
 
-def measure_function(predict: Callable[[Any], Predictive], splits: Splits, unit: Unit, seed: int = 0) -> Measured:
+def measure_function(
+    predict: Callable[[Any], Predictive], splits: Splits, unit: Unit, seed: int = 0, shift: Shift | None = None
+) -> Measured:
     """The same of a function from inputs to predictions."""
 
     def chunks(data: Data) -> Iterator[Chunk]:
@@ -55,10 +66,10 @@ def measure_function(predict: Callable[[Any], Predictive], splits: Splits, unit:
             piece = data.take(slice(begin, begin + EXAMPLES))
             yield predict(piece.inputs), piece.targets, counted(piece)
 
-    return _measured(chunks, 1, splits, unit, seed)
+    return _measured(chunks, 1, splits, unit, seed, shift)
 
 
-def _measured(chunks_of: Chunks, members: int, splits: Splits, unit: Unit, seed: int) -> Measured:
+def _measured(chunks_of: Chunks, members: int, splits: Splits, unit: Unit, seed: int, shift: Shift | None) -> Measured:
     sizes = Sizes(members, splits.test.n, unit, seed)
     pieces, rows, seconds, draws = [], [], 0.0, 1
     chunks = chunks_of(splits.test)
@@ -77,20 +88,25 @@ def _measured(chunks_of: Chunks, members: int, splits: Splits, unit: Unit, seed:
     scores = unit.scores(summary_of(pieces, seed=seed))
     ood = None
     if splits.ood is not None:
-        outside = _outside(chunks_of(splits.ood), sizes, unit)
+        outside, about_weights = _outside(chunks_of(splits.ood), sizes, unit)
         arrays["ood_uncertainty"] = outside
         area = metrics.auroc(torch.from_numpy(arrays["test_uncertainty"]), torch.from_numpy(outside))
-        ood = {"name": f"{splits.name} ood", "auroc": float(area), "n": len(outside)}
-    return Measured(scores, arrays, sizes.rows(), ood, seconds, draws)
+        inside = sum(arrays[part].astype(np.float64) for part in ("between", "within") if part in arrays)
+        epistemic = auroc_of(np.asarray(inside, np.float32), about_weights.astype(np.float32))
+        name = splits.ood_name or f"{splits.name} ood"
+        ood = {"name": name, "auroc": float(area), "auroc_epistemic": epistemic, "n": len(outside)}
+    shifted = None if shift is None else shift.measure(chunks_of, unit, seed)
+    return Measured(scores, arrays, sizes.rows(), ood, seconds, draws, shifted)
 
 
-def _outside(chunks: Iterator[Chunk], sizes: Sizes, unit: Unit) -> np.ndarray:
-    """The uncertainty of each input that is out of distribution."""
-    found = []
+def _outside(chunks: Iterator[Chunk], sizes: Sizes, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
+    """The uncertainty of each input that is out of distribution, and what of it is about the weights."""
+    found, about_weights = [], []
     for predictive, _, _ in chunks:
         found.append(_float(unit.power(_total(predictive), 2)))
+        about_weights.append(unit.sd**2 * doubt_of(predictive)["epistemic"])
         sizes.add_outside(predictive)
-    return np.concatenate(found)
+    return np.concatenate(found), np.concatenate(about_weights)
 
 
 def _arrays(predictive: Predictive, targets: Tensor, mask: Tensor | None, n: int, unit: Unit) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from ..core.tree import Point, leaves, stack
 from ..data import Data, Encoder
 from ..data.datasets import Splits
 from ..data.doubts import leaks
-from ..defaults import Maker, problem_for
+from ..defaults import Maker, candidates_for
 from ..families import Delta
 from ..posterior import Part, Posterior, member_of
 from ..problem import Problem
@@ -36,11 +36,22 @@ def default_problem(
     hidden: Sequence[int] | None = None,
 ) -> Problem:
     """A network, likelihood and prior that fit the data: those of `defaults`, but for what is given."""
+    return default_problems(splits, make, likelihood, prior, hidden)[0]
+
+
+def default_problems(
+    splits: Splits,
+    make: Maker | None = None,
+    likelihood: Likelihood | None = None,
+    prior: Prior | None = None,
+    hidden: Sequence[int] | None = None,
+) -> tuple[Problem, ...]:
+    """That, and what validation may prefer to it."""
     first = leaves(splits.train.inputs)
     if len(first) != 1:
         raise ValueError(f"expected inputs of one tensor for the built-in network, got {len(first)}: pass a problem")
     outputs = splits.classes or splits.train.targets[0].numel()
-    return problem_for(first[0], outputs, splits.kind, make, likelihood, prior, hidden)
+    return candidates_for(first[0], outputs, splits.kind, make, likelihood, prior, hidden)
 
 
 def kind_of(problem: Problem) -> str:

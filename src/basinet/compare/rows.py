@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..core.nearest import did_you_mean
-from ..engine import Method
+from ..engine import Based, Method
 from ..engine.method import Entry, plan_of, short
 from ..methods import discover
 from ..methods.map import MAP
 from .references import MARK, NAMES
 
 ENOUGH = 80  # trainings of one network, by default: rows that do not fit into them have to be asked for
+HEAVY = 0.25  # of those trainings that one row may take, by default: samplers with full batches on large data take more
+BATCH = 128  # examples of a step that counts as one; larger batches count as many as they hold
+CHAINED = 4  # what a step of chains with full batches counts for at least: they have to be asked for
 MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
 GIVEN = "given network"  # the label of weights that were trained elsewhere
 TEMPERED = "tempered"  # the word before the label of a row whose predictions have a temperature, tuned on validation
-TEMPERABLE = ("classes", "labels")  # kinds of targets whose probabilities can have one
+TEMPERABLE = ("classes", "labels", "real")  # kinds of targets whose predictions can have one
 
 Asked = str | Method | Entry
 
@@ -30,7 +32,7 @@ class Row(NamedTuple):
     members: int
     started: bool = False
     told: str = ""  # how the budget was spent on it
-    tempered: bool = False  # whether its predictions get a temperature
+    tempered: bool = False  # whether its predictions get a temperature, or a factor on their spread
     reference: str = ""  # the name of what is no posterior: constant, linear or boosting
 
 
@@ -49,14 +51,14 @@ def choose(
     kind: str = "classes",
     references: Sequence[str] = (),
 ) -> Chosen:
-    """The rows of a comparison on n training examples, whose targets are of a `kind`: classes, labels or real.
+    """The rows of a comparison on n training examples, whose targets are of a `kind`: classes, labels, real or counts.
 
     `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for all rows
     but those that take long, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given
     weights (`started`), methods that begin at trained weights take those, and rows that train networks of their own
-    have to be asked for. Where there are probabilities to temper, one network and the ensemble of them also come with a
-    temperature; "tempered" before a name asks for that of any row. `references` are rows that are no posterior, which
-    come unless others were asked for.
+    have to be asked for. Where predictions can be tempered, one network and the ensemble of them also come with a
+    temperature, of real targets a factor on the spread; "tempered" before a name asks for that of any row.
+    `references` are rows that are no posterior, which come unless others were asked for.
     """
     members = MEMBERS if members is None and asked is None else members
     offered = {name: [_sized(e, members) for e in cls.lineup()] for name, cls in discover().items()}
@@ -85,7 +87,7 @@ def choose(
 
 def base_of(recipe: Method) -> Method | None:
     """The recipe that finds what this one starts from; None where it starts afresh."""
-    return getattr(recipe, "base", None) or MAP() if any(f.name == "base" for f in fields(recipe)) else None
+    return recipe.base or MAP() if isinstance(recipe, Based) else None
 
 
 def steps_of(recipe: Method | None, n: int, started: bool = False) -> int:
@@ -158,7 +160,9 @@ def _asked(
     """The rows that one word, recipe or entry stands for."""
     if isinstance(one, str) and one.lower().partition(" ")[0] == TEMPERED:
         if kind not in TEMPERABLE:
-            raise ValueError(f"{one!r}: a temperature is of probabilities, and the target is {kind}: leave it out")
+            raise ValueError(
+                f"{one!r}: temperatures are for classes, labels and real numbers, not for {kind}: leave it out"
+            )
         of = one.partition(" ")[2].strip() or MAP.__name__
         if started and of.lower() == GIVEN:
             return [_tempered(Row(GIVEN, None, 1, True))]
@@ -185,6 +189,7 @@ def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
     """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then whichever adds
     the fewest steps. Networks that several rows use count once."""
     left, known, kept = ENOUGH * steps_of(MAP(), n), dict[Method, int](), set[str]()
+    most = HEAVY * left
 
     def cost(row: Row) -> int:
         return sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in _trained(row, n))
@@ -195,7 +200,7 @@ def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
         first = waiting[0].label == firsts[type(waiting[0].recipe)]
         row = waiting[0] if first else min(waiting, key=cost)
         waiting.remove(row)
-        if cost(row) <= left:
+        if cost(row) <= min(left, most):
             left -= cost(row)
             known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in _trained(row, n)}
             kept.add(row.label)
@@ -203,11 +208,13 @@ def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
 
 
 def _trained(row: Row, n: int) -> list[tuple[Method, int]]:
-    """The recipes that a row runs, each with its own steps a member."""
+    """The recipes that a row runs, each with its own steps of BATCH examples for a member."""
     found: list[tuple[Method, int]] = []
     recipe = row.recipe
     while recipe is not None:
-        found.append((recipe, plan_of(recipe, n).steps))
+        plan = plan_of(recipe, n)
+        least = CHAINED if recipe.coupled and plan.bank else 1
+        found.append((recipe, plan.steps * max(least, (plan.batch_size or n) // BATCH)))
         recipe = None if row.started else base_of(recipe)
     return found
 

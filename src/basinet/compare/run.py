@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 
 from ..data import Encoder
 from ..data.datasets import Splits
+from ..ended import training_of
 from ..engine import Engine, Method
 from ..engine.method import plan_of
 from ..families import Delta
 from ..fit import fit
+from ..methods.map import MAP
+from ..pilot import pilot
 from ..pool import FileError, Pool, behaviour, describe, fingerprint
 from ..pool.arrays import write_arrays
 from ..posterior import Posterior
@@ -21,13 +24,13 @@ from ..problem import Problem
 from ..saving import describe_problem
 from ..temper import temper
 from .budget import Budget, record, spent
-from .ended import training_of
 from .folder import RunFolder, read_run
-from .measure import measure, measure_function
+from .measure import Measured, measure, measure_function
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
 from .references import fit_reference
 from .rows import Row, base_of, plan_steps
 from .sets import looks_at_val, sets, validation, why_none
+from .shift import Shift
 from .units import unit_in
 
 Say = Callable[[str], None]
@@ -46,6 +49,8 @@ class Setting(NamedTuple):
     budget: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    shift: Shift | None = None  # corruptions of the test part, where they were asked for
+    candidates: tuple[Problem, ...] = ()  # what validation chooses the problem from, where there are several
 
     def about(self) -> dict[str, Any]:
         """What run.json says of it."""
@@ -73,7 +78,8 @@ class Setting(NamedTuple):
         """What stands for data, problem and given weights: records of another are not used."""
         parts = {name: data.fingerprint() for name, data in self._parts().items()}
         start = None if self.start is None else [describe([p.params, p.buffers]) for p in self.start.points()]
-        return fingerprint([parts, describe_problem(self.problem), start])
+        shift = [] if self.shift is None else [[*self.shift.names]]
+        return fingerprint([parts, describe_problem(self.problem), start, *shift])
 
     def computes(self) -> dict[str, Any] | None:
         """What the problem computes, in a few numbers: records of a network that prints alike are not used either."""
@@ -124,6 +130,25 @@ def records_of(
     folder.finish()
 
 
+def piloted(setting: Setting, rows: Sequence[Row], out: Path, say: Say) -> Setting:
+    """The setting with the problem that validation chooses among its candidates, and a line that says so."""
+    if len(setting.candidates) < 2:
+        return setting
+    splits, plain = setting.splits, [row.recipe for row in rows if isinstance(row.recipe, MAP)]
+    problem, line = pilot(
+        setting.candidates,
+        splits.train,
+        validation(splits)[0],
+        recipe=plain[0] if plain else None,
+        seed=setting.seeds[0],
+        engine=setting.engine,
+        pool=out / "pilot",
+    )
+    if line:
+        say(line)
+    return setting._replace(problem=problem, candidates=(), warnings=(*setting.warnings, *([line] if line else [])))
+
+
 def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Say) -> tuple[Setting, list[Row]]:
     """The rows scaled to a budget, as an earlier run in `out` decided where there was one, and the setting that says
     so."""
@@ -151,11 +176,11 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
     posterior, tempering = fitted.posterior, 0.0
     if row.tempered:
         trained = time.perf_counter()
-        posterior = temper(posterior, splits.val, seed=seed)
+        posterior = temper(posterior, validation(splits)[0], seed=seed)
         tempering = time.perf_counter() - trained
     own = time.perf_counter() - began
     began = time.perf_counter()
-    found = measure(posterior, splits, unit_of(splits), seed)
+    found = measure(posterior, splits, unit_of(splits), seed, setting.shift)
     made = {
         "data": splits.name,
         "method": row.label,
@@ -163,6 +188,7 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
         "members": len(posterior),
         "asked": row.members,
         "tempered": row.tempered,
+        **_temperature(posterior),
         "seed": seed,
         "n_train": n,
         "n_test": splits.test.n,
@@ -183,7 +209,7 @@ def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[s
     calibrating = splits if kept is None else replace(splits, val=kept)
     unset = why_none(looked, posterior, calibrating)
     made |= {"unset": unset} if unset else {"sets": sets(posterior, calibrating, unit_of(splits))}
-    return made | ({"ood": found.ood} if found.ood else {}) | ({"told": row.told} if row.told else {}), found.arrays
+    return made | _elsewhere(found) | ({"told": row.told} if row.told else {}), found.arrays
 
 
 def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -192,7 +218,7 @@ def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], di
     began = time.perf_counter()
     predict = fit_reference(row.reference, splits, kind_of(setting.problem), seed)
     seconds = time.perf_counter() - began
-    found = measure_function(predict, splits, unit_of(splits), seed)
+    found = measure_function(predict, splits, unit_of(splits), seed, setting.shift)
     made = {
         "data": splits.name,
         "method": row.label,
@@ -212,7 +238,12 @@ def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], di
         "draws": 0,
         "unset": "it is no posterior",
     }
-    return made | ({"ood": found.ood} if found.ood else {}), found.arrays
+    return made | _elsewhere(found), found.arrays
+
+
+def _elsewhere(found: Measured) -> dict[str, Any]:
+    """What a record says of other inputs and of corrupted ones."""
+    return {name: value for name, value in (("ood", found.ood), ("shift", found.shift)) if value is not None}
 
 
 class _Fitted(NamedTuple):
@@ -250,6 +281,12 @@ def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: 
         return _Fitted(posterior, before.seconds + seconds, before.training)
     curves, steps = posterior.parts[0].info.get("curves", {}), plan_of(recipe, splits.train.n).steps
     return _Fitted(posterior, seconds, None if row.started else training_of(curves, recipe, steps))
+
+
+def _temperature(posterior: Posterior) -> dict[str, Any]:
+    """What its predictions were tempered with: one number for each member, or one for all."""
+    found = posterior.temperature
+    return {} if found is None else {"temperature": found.values.flatten().tolist()}
 
 
 def spread_of(posterior: Posterior, recipe: Method | None) -> str:

@@ -14,6 +14,8 @@ from torch import Tensor
 from ..metrics import bootstrap_difference
 from ..pool.arrays import read_arrays
 from .frame import Frame
+from .rows import TEMPERED
+from .shift import shifted_means
 
 LEVEL = 0.95  # of the intervals of differences
 FEWEST = 10  # test examples: resamples of fewer show less than chance does
@@ -50,6 +52,7 @@ def tidy(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {name: r[name] for name in ("data", "method", "members", "seed", "n_train", "n_test")}
         | {name: value for name, value in r["scores"].items() if name != "n"}
         | ({"ood_auroc": r["ood"]["auroc"]} if "ood" in r else {})
+        | (shifted_means(r["shift"]) if "shift" in r else {})
         | {name: r[name] for name in plain}
         for r in records
     ]
@@ -62,6 +65,9 @@ def _means(records: list[dict[str, Any]]) -> dict[str, Any]:
     scores = {name: [r["scores"].get(name) for r in records] for name in first["scores"] if name != "n"}
     if "ood" in first:
         scores["ood_auroc"] = [r["ood"]["auroc"] for r in records]
+    if "shift" in first:
+        each = [shifted_means(r["shift"]) for r in records]
+        scores |= {name: [means.get(name) for means in each] for name in each[0]}
     for name, values in scores.items():
         x = np.array([math.nan if v is None else v for v in values], float)
         found[name] = float(x.mean())
@@ -132,8 +138,8 @@ def table(summary: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
     heads = ["method", "members", "NLL" + " ± se" * several, "difference (95 %)", *(c[0] for c in columns)]
     rows = []
     for r in sorted(summary, key=lambda row: (_rounded(row), row["fit_seconds"])):
-        nll = _short(r["nll"], ".4f") + (f" ± {_short(r['nll_se'], '.3f')}" if "nll_se" in r else "")
-        values = [_short(value(r), style) for _, value, style in columns]
+        nll = short(r["nll"], ".4f") + (f" ± {short(r['nll_se'], '.3f')}" if "nll_se" in r else "")
+        values = [short(value(r), style) for _, value, style in columns]
         costs = [_cost(r["fit_seconds"], r["front_fit"]), _cost(r["predict_seconds"], r["front_predict"])]
         passes = [] if several else [f"{r['draws']:,.0f}"]  # errors take their room, in 120 columns
         rows.append([r["method"], str(r["members"]), nll, _interval(r), *values, *costs, *passes])
@@ -158,8 +164,20 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
     else:
         told = "NLL, RMSE and CRPS: lower is better; in 90%: the share of targets inside the 90% interval. "
         share = "Epistemic: the share of variance that is about the weights. "
+    if "ood_auroc" in first:
+        doubt = "entropy" if "brier" in first else "variance"
+        share += f"OOD: AUROC by which the {doubt} tells inputs from elsewhere from test examples. "
     passes = "" if any("nll_se" in row for row in summary) else " Passes: of the network, for a prediction."
-    return told + share + pairs + costs + passes
+    return told + share + pairs + costs + passes + _tempering(summary)
+
+
+def _tempering(summary: Sequence[dict[str, Any]]) -> str:
+    """What tempered rows are, where there are any."""
+    if not any(row["method"].startswith(f"{TEMPERED} ") for row in summary):
+        return ""
+    if "brier" in summary[0]:
+        return " Tempered: logits divided by a temperature, found on validation examples."
+    return " Tempered: the spread multiplied by a factor, found on validation examples."
 
 
 def unfinished(records: Sequence[dict[str, Any]]) -> str:
@@ -180,15 +198,15 @@ def _interval(row: dict[str, Any]) -> str:
         return "reference"
     if row["difference"] is None or math.isnan(row["difference"]):
         return "-"
-    bounds = "" if row["low"] is None else f" ({_short(row['low'], '.3f')}, {_short(row['high'], '.3f')})"
-    return f"{_short(row['difference'], '+.3f')}{bounds}"
+    bounds = "" if row["low"] is None else f" ({short(row['low'], '.3f')}, {short(row['high'], '.3f')})"
+    return f"{short(row['difference'], '+.3f')}{bounds}"
 
 
 def _cost(seconds: float, front: bool) -> str:
-    return _short(seconds, ".3f") + (" •" if front else "  ")
+    return short(seconds, ".3f") + (" •" if front else "  ")
 
 
-def _short(value: float | None, style: str) -> str:
+def short(value: float | None, style: str) -> str:
     """A number in its column's style, with fewer decimals where it is large."""
     if value is None or math.isnan(value):
         return "-"

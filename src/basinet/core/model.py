@@ -59,6 +59,7 @@ class Model:
         self.frozen = {n: tuple(p.shape) for n, p in module.named_parameters() if not p.requires_grad}
         self.buffers = {n: tuple(b.shape) for n, b in module.named_buffers()}
         self.norms = _norm_momenta(module)
+        self._tied = _has_ties(module)
         if not self.params:
             raise ValueError(
                 "expected a module with parameters that take gradients, got none: nothing can be inferred. "
@@ -80,8 +81,8 @@ class Model:
         """A fresh initialisation: the factory run, or the module re-initialised, under a seed from the key."""
         seed = noise.integer()
         with seeded(seed), OwnGenerator(seed):
-            module = self._build()
-        return self.read(module)
+            module = self._source() if not isinstance(self._source, nn.Module) else self._build()
+        return self.read(module)  # which copies, so that what a factory hands out is never written to
 
     def read(self, module: nn.Module) -> Point:
         """The point at which a module of this kind stands: its parameters and buffers, copied."""
@@ -109,7 +110,7 @@ class Model:
         state = {f"net.{n}": x for n, x in (params | buffers).items()}
         state |= {f"net.{n}": buffers[n].clone() for n in self.buffers}  # layers write into what they are given
         with nullcontext() if noise is None else KeyedRandomness(noise, always=mode == "dropout"):
-            outputs, after = functional_call(net, state, args, kwargs)
+            outputs, after = functional_call(net, state, args, kwargs, tie_weights=self._tied)
         self._learn(before, _versions(inputs))
         moved = {n: x for n, x in after.items() if n in self.buffers} if mode == "train" else {}
         return _tensor(outputs, self.output), buffers | moved
@@ -176,10 +177,11 @@ class _Reader(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
+        self.reads = any(True for _ in net.buffers())
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Params]:
         outputs = self.net(*args, **kwargs)
-        return outputs, dict(self.net.named_buffers())
+        return outputs, dict(self.net.named_buffers()) if self.reads else {}
 
 
 @contextmanager
@@ -187,7 +189,10 @@ def seeded(seed: int) -> Iterator[None]:
     """Runs its body with torch's global generators at `seed`, and puts them back."""
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
     with GENERATOR, torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
+        if torch.accelerator.is_available():
+            torch.manual_seed(seed)
+        else:  # without a note for devices that may come to be used, which takes a hundred times as long
+            torch.default_generator.manual_seed(seed)
         yield
 
 
@@ -270,6 +275,12 @@ def _made(make: Make, name: str, layer: nn.Module) -> nn.Module:
 
 def _is_attention(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention)
+
+
+def _has_ties(module: nn.Module) -> bool:
+    """Whether a parameter or buffer stands at several places, which have to be set together."""
+    every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return len({id(x) for _, x in every}) < len(every)
 
 
 def _norm_momenta(module: nn.Module) -> dict[str, float]:

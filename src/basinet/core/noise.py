@@ -26,7 +26,8 @@ _BLOCKS, _NAMES = 0, 1  # the last counter word: numbers are read from one half 
 
 
 def philox(counter: Sequence[Tensor | int], key: Sequence[Tensor | int]) -> tuple[Tensor, ...]:
-    """Philox4x32-10: four 32-bit words from four counter words and two key words (int64 tensors, broadcast)."""
+    """Philox4x32-10: four 32-bit words from four counter words and two key words (int64 tensors, broadcast, or Python's
+    numbers)."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -66,6 +67,10 @@ class Noise(NamedTuple):
         else:
             number = name.long() if isinstance(name, Tensor) else name
             c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0  # type: ignore[assignment]
+        if not isinstance(name, Tensor) and _alone(self.key):
+            k0, k1 = self.key.tolist()
+            words = philox((c0, c1, c2, _NAMES), (k0, k1))[:2]
+            return Noise(torch.tensor(words, device=self.key.device))
         k0, k1 = self.key.unbind(-1)
         first = _zero(k0) + c0
         words = philox(
@@ -132,8 +137,16 @@ class Noise(NamedTuple):
 
     def integer(self) -> int:
         """One Python integer of 63 bits, to seed a generator that is not ours (nn.init's)."""
-        a, b = self.words(2).tolist()
-        return (a << 31) | (b >> 1)
+        k0, k1 = self.key.tolist()
+        a, b = philox((0, 0, 0, _BLOCKS), (k0, k1))[:2]  # words(2) in Python's numbers: a hundred times as fast
+        return int((a << 31) | (b >> 1))
+
+
+def _alone(key: Tensor) -> bool:
+    """Whether it is one key whose words Python may read: then its numbers are twenty times as fast as tensors."""
+    if torch.compiler.is_compiling() or key.dim() != 1 or key.device.type != "cpu" or type(key) is not Tensor:
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(key)
 
 
 def _zero(word: Tensor) -> Tensor:

@@ -29,12 +29,28 @@ pytree._register_namedtuple(Point, serialized_type_name="basinet.Point")  # so t
 
 def tree_map(function: Callable[..., Any], tree: T, *rest: T) -> T:
     """The tree of `function(leaf, ...)`, leaf by leaf."""
-    return pytree.tree_map(function, tree, *rest)
+    return pytree.tree_map(function, tree, *rest) if rest else _mapped(function, tree)
 
 
 def leaves(tree: Any) -> list[Any]:
     """The leaves, in a fixed order."""
-    return pytree.tree_leaves(tree)
+    gathered: list[Any] = []
+    _mapped(gathered.append, tree)
+    return gathered
+
+
+def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """`tree_map` of one tree. Steps of small networks take as long as torch's own way through their trees."""
+    kind = type(tree)
+    if kind is Tensor:
+        return function(tree)
+    if kind is dict:
+        return {key: _mapped(function, value) for key, value in tree.items()}
+    if kind is tuple or kind is list:
+        return kind([_mapped(function, value) for value in tree])
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return kind(*[_mapped(function, value) for value in tree])
+    return pytree.tree_map(function, tree)
 
 
 def stack(trees: Sequence[T]) -> T:

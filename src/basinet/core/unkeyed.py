@@ -6,6 +6,7 @@ below autograd and vmap, wherever they come from: torch tags the operators that 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,13 +31,10 @@ class OwnGenerator(Watching):
         self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if draws(func) and kwargs.get("generator") is None and _on_cpu(args, kwargs):
-            takes = any(argument.name == "generator" for argument in func._schema.arguments)
-            other = getattr(func.overloadpacket, "generator", None)  # torch.rand has an overload for it
-            answer = func if takes else other
-            if answer is not None:
-                return answer(*args, **kwargs | {"generator": self.generator})
+        kwargs = kwargs or {}
+        answer = _with_generator(func)
+        if answer is not None and kwargs.get("generator") is None and _on_cpu(args, kwargs):
+            return answer(*args, **kwargs | {"generator": self.generator})
         return func(*args, **kwargs)
 
 
@@ -50,6 +48,15 @@ class Noticed(Watching):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.drew = self.drew or (draws(func) and (kwargs or {}).get("generator") is None)
         return func(*args, **(kwargs or {}))
+
+
+@cache
+def _with_generator(operator: Any) -> Any:
+    """The operator, or its overload, that draws from a generator it is given; None of one that does not draw."""
+    if not draws(operator):
+        return None
+    takes = any(argument.name == "generator" for argument in operator._schema.arguments)
+    return operator if takes else getattr(operator.overloadpacket, "generator", None)  # torch.rand has an overload
 
 
 def draws(operator: Any) -> bool:

@@ -5,6 +5,7 @@ from .augment import Augmentation, CropFlip
 from .data import Data
 from .datasets import Splits
 from .encoder import Encoder
+from .frames import table_of
 from .rules import Rules
 from .stream import Piece, Stream, counted, examples, pieces, some, weighed
 from .table import Table, read_table, write_table
@@ -29,6 +30,7 @@ __all__ = [
     "pieces",
     "read_table",
     "some",
+    "table_of",
     "weighed",
     "write_table",
 ]

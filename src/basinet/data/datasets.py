@@ -35,6 +35,7 @@ class Splits:
     target_mean: float = 0.0  # targets are (original - target_mean) / target_sd
     target_sd: float = 1.0
     image: tuple[int, ...] | None = None  # height and width, where inputs are images as rows of numbers
+    ood_name: str = ""  # what `ood` is
 
     @property
     def kind(self) -> Literal["classes", "labels", "real"]:

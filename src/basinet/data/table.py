@@ -130,8 +130,8 @@ def _csv(path: Path, names: Sequence[str]) -> dict[str, Values]:
         raise ValueError(f"{path}: cannot be read as csv: the first line has bytes that are not text")
     header = [name or f"unnamed_{place}" for place, name in enumerate(header, 1)]
     _refuse_twice(path, header)
-    cells = zip(*rows) if rows else ((),) * len(header)
-    return {name: _cells(column) for name, column in zip(header, cells)}
+    texts = zip(*rows) if rows else ((),) * len(header)
+    return {name: cells(column) for name, column in zip(header, texts)}
 
 
 def _refuse_twice(path: Path, names: Iterable[str]) -> None:
@@ -139,7 +139,8 @@ def _refuse_twice(path: Path, names: Iterable[str]) -> None:
         raise ValueError(f"{path}: expected a different name for each column, got {listed(twice)} more than once")
 
 
-def _cells(column: Sequence[str]) -> Values:
+def cells(column: Sequence[str]) -> Values:
+    """Text as values: cells that are empty, or say that there is no value, have none."""
     stripped = [cell.strip() for cell in column]
     return _objects([None if cell.lower() in MISSING else cell for cell in stripped])
 
@@ -170,7 +171,7 @@ def _npz(path: Path, names: Sequence[str]) -> dict[str, Values]:
         width = math.prod(x.shape[1:])
         parts = {key: x.reshape(n)} if width == 1 else {f"{key}.{i}": x[:, i] for i in range(width)}
         _refuse_twice(path, (*parts, *(name for name in parts if name in columns)))
-        columns |= {name: _plain(part, f"{path}: array {key!r}") for name, part in parts.items()}
+        columns |= {name: plain(part, f"{path}: array {key!r}") for name, part in parts.items()}
     return columns
 
 
@@ -199,13 +200,13 @@ def _arrow_values(arrow: Any, column: Any, label: str) -> Values:
     elif arrow.types.is_null(kind):
         return np.full(len(column), None, object)
     elif arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
-        return _cells(["" if cell is None else cell for cell in column.to_pylist()])
+        return cells(["" if cell is None else cell for cell in column.to_pylist()])
     elif not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)):
         raise ValueError(f"{label}: expected numbers, text, booleans or dates, got {kind}; leave it out of the file")
-    return _plain(column.to_numpy(), label)
+    return plain(column.to_numpy(), label)
 
 
-def _plain(x: np.ndarray, label: str) -> Values:
+def plain(x: np.ndarray, label: str) -> Values:
     """An array as values: one of five kinds."""
     kind = x.dtype.kind
     if kind == "S":
@@ -214,7 +215,7 @@ def _plain(x: np.ndarray, label: str) -> Values:
         except UnicodeDecodeError as error:
             raise ValueError(f"{label}: expected text in utf-8, got other bytes") from error
     if kind in "SU":
-        return _cells(x.tolist())
+        return cells(x.tolist())
     if kind == "M":
         return x.astype("datetime64[us]")
     if kind not in "biuf":

@@ -10,6 +10,9 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from .checks import as_tensor
 from .choice import Say, chosen_columns, class_names, fitted_columns, is_classes, label_columns, target_values
 from .cuts import cut, date_columns
 from .data import Data
@@ -65,10 +68,12 @@ def fit_table(
     rules: Rules = PLAIN,
     fractions: Sequence[float] = PARTS,
     *,
+    weights: np.ndarray | None = None,
     seed: int = 0,
     say: Say = _LOG,
 ) -> tuple[Encoder, tuple[Data, ...]]:
-    """An encoder whose statistics are those of the first part, and the table's rows encoded, a Data for each part."""
+    """An encoder whose statistics are those of the first part, and the table's rows encoded, a Data for each part;
+    with weights (N,) of the rows, where they are given."""
     for note in table.notes:
         say(note)
     labels = label_columns(table, target, rules.kind)
@@ -85,6 +90,8 @@ def fit_table(
     goal = whole or Real.fit(target, table.columns[target][rows[0]], label)
     encoder = Encoder(target=goal, columns=columns, unused=unused)
     whole_data = encoder.data(table)  # errors count rows as the file does
+    if weights is not None:
+        whole_data = Data(whole_data.inputs, whole_data.targets, as_tensor(weights, "weights"))
     parts = tuple(whole_data.take(index) for index in rows)
     dated = [] if rules.split else date_columns(table, chosen, rules.drop)
     for line in doubts_of_rows(chosen, {name: table.columns[name] for name in sources}, rows, dated):

@@ -1,12 +1,14 @@
 """Trains members: many at once, or one after another, with the same result."""
 
 from ..core.demand import Demand, Predicting
+from .descent import Descent, GradientMethod, Sample
 from .engine import Engine
-from .method import Descent, Finished, GradientMethod, Method, Report, Review, Sample, Schedule
+from .method import Based, Finished, Method, Report, Review, Schedule
 from .step import Info, Lift, Step
 from .work import Event, Member
 
 __all__ = [
+    "Based",
     "Demand",
     "Descent",
     "Engine",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.tree import Point, leaves, tree_map
 from .kernel import Kernel
-from .step import Streams
+from .streams import Streams
 
 WARM_UP = 3  # steps before a graph is recorded: libraries choose their algorithms in them
 

@@ -15,10 +15,12 @@ import torch
 from ..core.lift import is_out_of_memory
 from ..data import Stream
 from .captured import Captured
-from .group import Slot, finish_only, run_group
+from .group import Group
 from .kernel import Kernel
 from .probe import Plan
-from .step import Alone, Lift, Streams
+from .slot import Slot, finish_only
+from .step import Alone, Lift
+from .streams import Streams
 from .work import Roster, Run, Trained
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ class Here:
             return
         try:
             with in_threads(1 if self.chosen.one_thread else torch.get_num_threads()):
-                yield from run_group(self.run, self.kernel(self.chosen, len(group)), slots)
+                yield from Group(self.run, self.kernel(self.chosen, len(group)), slots).train()
         except RuntimeError as error:
             if is_out_of_memory(error):
                 self.forget()

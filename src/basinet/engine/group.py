@@ -4,90 +4,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.lift import lift_or_loop
-from ..core.noise import Noise
 from ..core.tree import Point, leaves, take, tree_map
 from ..data import Data, Stream, examples, pieces
 from ..problem import Batch
 from ..problem.spread import SHIFTS, energies, least
 from .checkpoint import group_name
 from .kernel import Kernel
-from .method import Finished, Report, Review
+from .method import Report, Review
+from .slot import Slot, finish
 from .sweep import Together
-from .work import Event, Member, Run, Trained
+from .work import Event, Run, Trained
 
 EVALUATE = 1000  # validation examples a pass
 ATTEMPTS = 3  # how often a member that diverges starts, counting the first
 BREATH = 1.0  # seconds of steps between looks at the clock and at Ctrl-C
 
 
-class Slot:
-    """Where one member stands."""
+class Group:
+    """Members that train side by side."""
 
-    def __init__(self, member: Member, point: Callable[[int], Point], key: Tensor, position: int) -> None:
-        self.member, self.point, self.root, self.position = member, point, key, position
-        self.clock = self.attempt = self.boundary = 0
-        self.loss, self.finished = 0.0, False
-        self.best, self.waited = float("inf"), 0
-        self.curves: dict[str, list[float]] = {"step": [], "loss": []}
-
-    def key(self) -> Tensor:
-        """The key of the attempt that is under way."""
-        return self.root if self.attempt == 0 else Noise(self.root).split("attempt").split(self.attempt).key
-
-    def restart(self) -> None:
-        """Forgets what it did, and begins another attempt."""
-        self.clock = self.boundary = 0
-        self.loss, self.best, self.waited = 0.0, float("inf"), 0
-        self.attempt += 1
-        self.curves = {"step": [], "loss": []}
-
-    def memory(self) -> dict[str, Any]:
-        """What a checkpoint holds of it, as JSON."""
-        names = ("clock", "attempt", "boundary", "loss", "finished", "best", "waited", "curves")
-        return {name: getattr(self, name) for name in names}
-
-    def recall(self, memory: dict[str, Any]) -> None:
-        """The inverse of `memory`."""
-        for name, value in memory.items():
-            setattr(self, name, value)
-
-
-def run_group(run: Run, kernel: Kernel, slots: Sequence[Slot]) -> Iterator[Trained]:
-    """Trains the members of a group and yields each as it finishes."""
-    group = _Group(run, kernel, slots)
-    try:
-        yield from group.train()
-    except KeyboardInterrupt:
-        if run.checkpoints.folder is not None:
-            where = "there" if group.consistent else "the checkpoint before"
-            if group.consistent:
-                group.save()
-            step = max(s.clock for s in slots)
-            how = f"the same fit with the same pool goes on from {where}"
-            run.progress.say(f"stopped at step {step:,} of {run.work.schedule.steps:,}: {how}")
-        raise
-    finally:
-        kernel.batches.close()
-
-
-def finish_only(run: Run, slot: Slot) -> Trained:
-    """A member of a method that makes no steps."""
-    began = time.perf_counter()
-    noise = Noise(slot.key())
-    state = run.work.method.init(slot.point(0), run.work.problem, noise.split("init"))
-    done = _finish(run, slot, state, None)
-    curves = slot.curves | done.curves | {"seconds": [time.perf_counter() - began]}
-    return Trained(slot.position, done.family, curves)
-
-
-class _Group:
     def __init__(self, run: Run, kernel: Kernel, slots: Sequence[Slot]) -> None:
         self.run, self.work, self.kernel, self.slots = run, run.work, kernel, slots
         self.method = run.work.method
@@ -101,20 +43,27 @@ class _Group:
         self._nll = lift_or_loop(self._nll_of_one, (0, None, None, None))
 
     def train(self) -> Iterator[Trained]:
-        self._resume()
-        self.kernel.batches.start(self.steps)
-        began = time.perf_counter() - self.spent
-        while live := self._live():
-            self.run.interrupt.check()
-            count = min(self._next(s) - s.clock for s in live)
-            if count > 0:  # a run that goes on may be at a report
-                self._advance(min(count, max(1, int(BREATH / self.pace)) if self.pace else 1))
-            self.spent = time.perf_counter() - began
-            yield from self._report([r for r, j in enumerate(self.rows) if self._at_boundary(self.slots[j])])
-            self._drop_finished()
-            if self.run.checkpoints.due() and self._live():
-                self.save()
-        self.run.checkpoints.remove(self.name)
+        """Trains the members and yields each as it finishes."""
+        try:
+            self._resume()
+            self.kernel.batches.start(self.steps)
+            began = time.perf_counter() - self.spent
+            while live := self._live():
+                self.run.interrupt.check()
+                count = min(self._next(s) - s.clock for s in live)
+                if count > 0:  # a run that goes on may be at a report
+                    self._advance(min(count, max(1, int(BREATH / self.pace)) if self.pace else 1))
+                self.spent = time.perf_counter() - began
+                yield from self._report([r for r, j in enumerate(self.rows) if self._at_boundary(self.slots[j])])
+                self._drop_finished()
+                if self.run.checkpoints.due() and self._live():
+                    self.save()
+            self.run.checkpoints.remove(self.name)
+        except KeyboardInterrupt:
+            self._save_and_say()
+            raise
+        finally:
+            self.kernel.batches.close()
 
     def save(self) -> None:
         """Writes where all members stand."""
@@ -122,6 +71,16 @@ class _Group:
         slots, bank = [s.memory() for s in self.slots], self.kernel.bank.structure()
         meta = {"slots": slots, "rows": self.rows, "steps": self.steps, "spent": self.spent, "bank": bank}
         self.run.checkpoints.write(self.name, trees, meta)
+
+    def _save_and_say(self) -> None:
+        """After Ctrl-C: where the same fit would go on from."""
+        if self.run.checkpoints.folder is None:
+            return
+        if self.consistent:
+            self.save()
+        step, where = max(s.clock for s in self.slots), "there" if self.consistent else "the checkpoint before"
+        how = f"the same fit with the same pool goes on from {where}"
+        self.run.progress.say(f"stopped at step {step:,} of {self.work.schedule.steps:,}: {how}")
 
     def _live(self) -> list[Slot]:
         return [self.slots[j] for j in self.rows if not self.slots[j].finished]
@@ -275,7 +234,7 @@ class _Group:
         slot = self.slots[self.rows[r]]
         slot.finished = True
         began = time.perf_counter()
-        done = _finish(self.run, slot, state, self.kernel.bank.of(r))
+        done = finish(self.run, slot, state, self.kernel.bank.of(r))
         seconds = self.spent / len(self.slots) + time.perf_counter() - began
         return Trained(slot.position, done.family, slot.curves | done.curves | {"seconds": [seconds]})
 
@@ -340,21 +299,6 @@ class _Group:
 def _finite(point: Point) -> bool:
     largest = torch._foreach_norm([x for x in leaves(point) if x.is_floating_point() and x.numel()], math.inf)
     return bool(torch.stack([x.double() for x in largest]).isfinite().all())
-
-
-def _finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
-    """What the method makes of a member, after saying what it has to say."""
-    work = run.work
-    own: Any = None if work.data is None else work.data.member(slot.member.k)  # a stream says what it has not
-    val: Any = work.val
-    result = work.method.finish(state, samples, work.problem, own, val, Noise(slot.key()).split("finish"))
-    done = result if isinstance(result, Finished) else Finished(result)
-    who, said = f"{work.method.label}, member {slot.member.k} (seed {slot.member.seed})", done.notes + done.warnings
-    for line in done.notes:
-        run.progress.say(f"{who}: {line}")
-    for line in done.warnings:
-        run.progress.warn(f"{who}: {line}")
-    return done._replace(curves=done.curves | {"notes": list(said)}) if said else done
 
 
 def _shown(losses: Sequence[float], val_nll: Sequence[float] | None, words: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ stack is one cell. `captured.py` records the same steps as a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from ..data import Stream, some
 from ..problem import Batch
 from .bank import Bank
 from .batches import Batches, Streamed
-from .method import GradientMethod
-from .step import Alone, Lift, Step, dense, on_streams
+from .derivatives import dense
+from .descent import GradientMethod
+from .step import Alone, Lift, Step
+from .streams import on_streams
 from .work import Work
 
 
@@ -133,9 +136,10 @@ class Kernel:
         """A step of all members, the one at place `at` of those looked ahead at; returns their losses (g,)."""
         index = self.order[0] if len(self.order) == 1 else _at(self.order, at)  # a full batch is always the same
         ticks, keys = _at(self.ticks, at), _at(self.noises, at)
-        calls = [lambda i=i: self._cell_step(i, index, ticks, keys) for i in range(len(self.cells))]
-        losses = on_streams(streams, calls)
-        return losses[0] if len(losses) == 1 else torch.cat(losses)
+        if len(self.cells) == 1:
+            return self._cell_step(0, index, ticks, keys)
+        calls = [partial(self._cell_step, i, index, ticks, keys) for i in range(len(self.cells))]
+        return torch.cat(on_streams(streams, calls))
 
     def _cell_step(self, i: int, index: Tensor, ticks: Tensor, keys: Tensor) -> Tensor:
         method, cell = self.work.method, self.cells[i]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
@@ -18,13 +18,10 @@ from ..core.demand import Demand, Predicting
 from ..core.model import Mode
 from ..core.noise import Noise
 from ..core.recipe import Recipe
-from ..core.tree import Params, Point, nbytes
+from ..core.tree import Point, nbytes
 from ..data import Data, Stream
-from ..families import Delta, Family
-from ..optim import Optimizer
-from ..predict import settled
+from ..families import Family
 from ..problem import Problem
-from ..problem.spread import set_noise
 from .step import Info, Step
 
 if TYPE_CHECKING:
@@ -34,7 +31,8 @@ if TYPE_CHECKING:
 ENOUGH = 3000  # steps that bring small networks close to a mode at the default step size
 MOST, MANY = 6000, 100  # steps that larger data get: as many as MANY epochs are, up to MOST
 EPOCHS = 10  # at least, where data are so many that MOST steps are less
-PATIENCE = 30  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all
+PATIENCE = 60  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all: the
+#               validation loss of a table often rises before it falls again, as the step size shrinks
 
 
 class Schedule(NamedTuple):
@@ -135,6 +133,7 @@ class Method(Recipe, kind="method"):
     coupled: ClassVar[bool] = (
         False  # members see each other: `update` (or `gradient`) is written for the stack, with one batch for all
     )
+    terms: ClassVar[bool] = True  # for problems with terms beside the likelihood; False: `fit` refuses those
     restarts: ClassVar[bool] = (
         True  # a member whose loss is not finite starts anew; False: the method deals with such steps itself
     )
@@ -146,6 +145,18 @@ class Method(Recipe, kind="method"):
     def label(self) -> str:
         """What people call it."""
         return type(self).__name__
+
+    @property
+    def via(self) -> str:
+        """How its posteriors predict unless told otherwise: sample, linear, probit or bridge. A field, where it is for
+        the user to choose."""
+        return "sample"
+
+    @property
+    def held(self) -> bool:
+        """Whether a draw of its posteriors has one dropout mask for all inputs. A field, where it is for the user to
+        choose."""
+        return False
 
     @property
     def best(self) -> bool:
@@ -182,6 +193,15 @@ class Method(Recipe, kind="method"):
     @abstractmethod
     def schedule(self, n: int) -> Schedule:
         """Steps, batch size and samples kept, for n examples."""
+
+    def in_batches(self, size: int, n: int) -> Method | None:
+        """This recipe for a stream that gives `size` of its n examples at a time; None where it takes all of them at
+        each step. By default with that `batch_size`, where it has such a field; else as it is."""
+        if "batch_size" in {f.name for f in fields(self)}:
+            own: dict[str, Any] = {"batch_size": size}
+            return None if getattr(self, "batch_size", None) is None else replace(self, **own)
+        planned = self.schedule(n)
+        return None if planned.steps and planned.batch_size is None else self
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Any:
         """The state before the first step; the point itself unless the method keeps more."""
@@ -233,29 +253,30 @@ class Method(Recipe, kind="method"):
         return ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Based(Method, kind="method"):
+    """A method whose members start where those of another recipe end, which `fit` trains before, unless it is given a
+    start. It sees the problem as that recipe does."""
+
+    base: Method | None = None  # finds where members start, unless `fit` is given a start; None: MAP()
+
+    def adapt(self, problem: Problem) -> Problem:
+        return problem if self.base is None else self.base.adapt(problem)
+
+
 def patience_of(method: Method) -> int | None:
     """Reports without a better validation NLL (without validation data: loss) after which a member stops, for recipes
     that have such a field. Where neither that nor the epochs are given, PATIENCE."""
     if not hasattr(method, "patience"):
         return None
+    if method.patience is not None and method.patience < 1:
+        raise ValueError(f"expected patience of at least 1 report, or None, got {method.patience}")
     return PATIENCE if method.patience is None and getattr(method, "epochs", 0) is None else method.patience
 
 
 def chooses_by_val(method: Method) -> bool:
     """Whether what it finds depends on the validation data it is given."""
     return "val" in method.needs | method.uses or method.best
-
-
-def via_of(method: Method | None) -> str:
-    """How its posteriors predict unless told otherwise (sample, linear, probit or bridge): the field `via` of recipes
-    that have one."""
-    return getattr(method, "via", "sample")
-
-
-def held_of(method: Method | None) -> bool:
-    """Whether a draw of its posteriors has one dropout mask for all inputs: the field `held` of recipes that have
-    one."""
-    return getattr(method, "held", False)
 
 
 def short(recipe: Method) -> str:
@@ -278,81 +299,3 @@ def plan_of(method: Method, n: int) -> Schedule:
             "epochs of at least 0 and batches of at least 1"
         )
     return schedule
-
-
-class Sample(NamedTuple):
-    """What the bank may keep of a step."""
-
-    keep: Tensor  # (), bool: it does
-    tree: Any
-
-
-class Descent(NamedTuple):
-    """The state of a gradient method."""
-
-    params: Any  # the tree the optimiser moves: the member's params, or variational parameters
-    buffers: Params
-    moments: Any  # the optimiser's own state
-    memory: Any = ()  # what else the method carries from step to step
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientMethod(Method, kind="method"):
-    """A method that descends a loss with an elementwise optimiser: it writes `loss`, and has an `optimizer`.
-
-    Coupled ones write `gradient` in place of it: the directions of all members, leaves (M, ...), from which
-    `step.lift` computes functions of one member. Everything else is the same for all of them, and written here once.
-    """
-
-    optimizer: Optimizer  # how a gradient becomes a step; final classes give it a default
-
-    def loss(self, params: Any, state: Descent, step: Step) -> Info:
-        """What is descended, at `params`, and the buffers after it: by default the potential per example, U T / N,
-        where `params` are the network's. A normal prior is its quadratic part."""
-        problem, batch = step.problem, step.batch
-        energy, buffers = problem.data_potential(params, state.buffers, batch, step.noise, "train")
-        decay = problem.decay(params)
-        if decay is None:
-            energy = energy + problem.prior_energy(params)
-        quadratic = {n: d / step.scale for n, d in (decay or {}).items()}
-        return Info(energy / step.scale, buffers=buffers, quadratic=quadratic)
-
-    def gradient(self, state: Descent, step: Step) -> tuple[Any, Info]:
-        """The directions that are descended, of the members at hand, and Info with losses and buffers."""
-        return step.lift.gradient(self.loss, state, step)
-
-    def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample | None]:
-        """What the method does after the optimiser's step, for one member: what it carries, and the sample to keep."""
-        return state, None
-
-    def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
-        return Descent(point.params, point.buffers, self.optimizer.init(point.params))
-
-    def update(self, state: Descent, step: Step) -> tuple[Descent, Info]:
-        """One step of one member, or of all members of a stack: `step.lift` says which, and how."""
-        lift = step.lift
-        grads, info = (lift.whole(self.gradient) if self.coupled else self.gradient)(state, step)
-        steps = self.schedule(step.batch.total).steps
-        params, moments = lift.move(self.optimizer, state, grads, info.quadratic, step.batch.step, steps)
-        buffers = state.buffers if info.buffers is None else info.buffers
-        state, info = Descent(params, buffers, moments, state.memory), info._replace(buffers=None, quadratic={})
-        if type(self).absorb is GradientMethod.absorb:
-            return state, info
-        state, sample = lift.each(self.absorb)(state, step)
-        return state, info if sample is None else info._replace(keep=sample.keep, sample=sample.tree)
-
-    def point(self, state: Descent) -> Point:
-        return Point(state.params, state.buffers)
-
-    def finish(
-        self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
-    ) -> Family | Finished:
-        """The point where descent ended, with norm statistics of its own where it was never visited, and with the noise
-        that validation data tell; methods that keep more than a point say so."""
-        point = self.point(state)
-        if self.norm == "refresh":
-            point = settled(problem, point, data, noise.split("refresh"))
-        if val is None or problem.likelihood.spread is None:
-            return Delta(point.params, point.buffers)
-        point, factor = set_noise(problem, point, val)
-        return Finished(Delta(point.params, point.buffers), {"noise_factor": [factor]})

@@ -12,8 +12,8 @@ for activations is that of one chunk.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,14 +21,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..core.lift import apart, compiled, gradient, lift, may_run_alone, together
+from ..core.lift import apart, compiled, lift, may_run_alone, together
 from ..core.noise import Noise
+from ..core.products import OrderedProducts, StackedProducts
 from ..core.tree import Params, leaves, take, tree_map
 from ..optim import Optimizer
 from ..problem import Batch, Problem
-
-Back = Callable[[Any], Any]
-"""From the derivatives of something with respect to outputs, leaves (M, ...), to those with respect to params."""
+from .derivatives import Back, Descended, dense, detached, on_tape, plain, traced_vjp, vjp, with_energy
 
 
 class Info(NamedTuple):
@@ -43,45 +42,7 @@ class Info(NamedTuple):
     extra: dict[str, Tensor] = {}  # noqa: RUF012  # anything a person may want to see; never written to
 
 
-class Step(NamedTuple):
-    """What one step is given beside the state: of one member, or of a stack, whose tensors have leaves (M, ...)."""
-
-    batch: Batch
-    problem: Problem
-    noise: Noise
-    context: Any = ()  # what the method's `context` took from the training data; the same for all members
-    lift: Any = None  # a Lift: functions of one member, over the members of this step; None: Inside
-
-    @property
-    def scale(self) -> float:
-        """N / T, what the potential is divided by to read as a loss per example."""
-        return self.problem.scale(self.batch.total)
-
-    def tensors(self) -> tuple[Any, ...]:
-        """What differs from step to step."""
-        b = self.batch
-        return (b.inputs, b.targets, b.index, b.step, b.weights, self.noise.key)
-
-    def frame(self) -> Frame:
-        """What is the same at every step."""
-        return Frame(self.problem, self.context, self.batch.total)
-
-
-class Frame(NamedTuple):
-    """A step without its tensors."""
-
-    problem: Problem
-    context: Any
-    total: int
-
-    def step(self, tensors: tuple[Any, ...], lift: Lift) -> Step:
-        """The step with these tensors."""
-        inputs, targets, index, clock, weights, key = tensors
-        batch = Batch(inputs, targets, index, clock, self.total, weights)
-        return Step(batch, self.problem, Noise(key), self.context, lift)
-
-
-Loss = Callable[[Any, Any, Step], Info]
+Loss = Callable[[Any, Any, "Step"], Info]
 """`loss(params, state, step)` of one member."""
 
 
@@ -124,12 +85,13 @@ class Lift:
         """`function(state, step)` that a method wrote for the whole stack; compiled where members are."""
 
         def stacked(state: Any, step: Step) -> Any:
-            key = (_same(function), "whole")
+            key = (plain(function), "whole")
             if key not in self._ready:
-                frame = step.frame()
+                again = step.again()
 
                 def of_all(state: Any, tensors: tuple[Any, ...]) -> Any:
-                    return self._cast(function, state, frame.step(tensors, self))
+                    with self._precision():
+                        return function(state, again(tensors, self))
 
                 self._ready[key] = compiled(of_all) if self.traced else of_all
             return self._ready[key](state, step.tensors())
@@ -143,13 +105,18 @@ class Lift:
         where the compiler looks on, and where only that can be stacked, as with nn.LSTM.
         """
         if self.tape:
+            flat, structure = on_tape(state.params)
+            params = pytree.tree_unflatten(flat, structure)
             try:
-                return self._by_tape(loss, state, step)
+                with torch.enable_grad():
+                    info = self._prepared(loss, step, 2)(params, state._replace(moments=()), step.tensors())
+                    slopes = torch.autograd.grad(info.loss.sum(), flat, materialize_grads=True)
+                return with_energy(pytree.tree_unflatten(list(slopes), structure), detached(info), state.params)
             except RuntimeError as error:
                 if not may_run_alone(error) or (isinstance(self, Alone) and not self.compile):
                     raise
                 self.tape = False
-        return self._prepared(_Descended(loss), step, 1)(state, step.tensors())
+        return self._prepared(Descended(loss), step, 1)(state, step.tensors())
 
     def move(
         self, optimizer: Optimizer, state: Any, grads: Any, decay: dict[str, float], clock: Tensor, steps: int
@@ -175,13 +142,13 @@ class Lift:
             args = (params, *rest)
             dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
             called, parts = self._call(function, dims), self._parts(args, dims)
-            vjp = _traced_vjp if self.traced else _vjp
+            pulled_back = traced_vjp if self.traced else vjp
             if self.recompute and len(parts) > 1:
                 with torch.no_grad():
                     results = self._each([partial(called, *part) for part in parts])
                 kept: list[Back] | None = None
             else:
-                pulled = self._each([partial(vjp, called, part) for part in parts])
+                pulled = self._each([partial(pulled_back, called, part) for part in parts])
                 results, kept = [(outputs, aux) for outputs, aux, _ in pulled], [back for _, _, back in pulled]
             outputs, aux = self._joined(results)
 
@@ -191,7 +158,7 @@ class Lift:
                     return self._joined(self._each([partial(pull, piece) for pull, piece in zip(kept, pieces)]))
 
                 def again(part: tuple[Any, ...], piece: Any) -> Any:
-                    return vjp(called, part)[2](piece)
+                    return pulled_back(called, part)[2](piece)
 
                 return self._joined(self._each([partial(again, part, piece) for part, piece in zip(parts, pieces)]))
 
@@ -204,36 +171,28 @@ class Lift:
         """Whether a compiler looks on while members are computed, so that derivatives must be transforms."""
         return self.compile
 
-    def _by_tape(self, loss: Loss, state: Any, step: Step) -> tuple[Any, Info]:
-        flat, structure = pytree.tree_flatten(state.params)
-        flat = [x.detach().requires_grad_() for x in flat]
-        params = pytree.tree_unflatten(flat, structure)
-        with torch.enable_grad():
-            info = self._prepared(loss, step, 2)(params, state, step.tensors())
-            slopes = torch.autograd.grad(info.loss.sum(), flat, materialize_grads=True)
-        info = tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, info)
-        return with_energy(pytree.tree_unflatten(list(slopes), structure), info, state.params)
-
     def _prepared(self, function: Callable[..., Any], step: Step, trees: int) -> Callable[..., Any]:
         """A method's function of `trees` and a step as one of trees and the step's tensors, lifted and compiled once:
         between steps only tensors change."""
-        key = (_same(function), trees, self.axes)
+        key = (plain(function), trees, self.axes)
         if key not in self._ready:
-            frame = step.frame()
+            again = step.again()
 
             def of_one(*args: Any) -> Any:
-                return self._cast(function, *args[:-1], frame.step(args[-1], INSIDE))
+                with self._products(), self._precision():
+                    return function(*args[:-1], again(args[-1], INSIDE))
 
             lifted = self._over(of_one, trees)
             self._ready[key] = _compiled_tensors(lifted) if self.compile else lifted
         return self._ready[key]
 
-    def _cast(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A call in the precision that was asked for."""
-        if self.autocast is None:
-            return function(*args)
-        with torch.autocast(*self.autocast):
-            return function(*args)
+    def _products(self) -> AbstractContextManager[Any]:
+        """How linear layers of the members are computed."""
+        return OrderedProducts() if self.compile else StackedProducts()
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """That which was asked for."""
+        return nullcontext() if self.autocast is None else torch.autocast(*self.autocast)
 
     def _over(self, function: Callable[..., Any], trees: int) -> Callable[..., Any]:
         """A function of `trees` and a step's tensors over all members."""
@@ -278,6 +237,9 @@ class Alone(Lift):
     def _over(self, function: Callable[..., Any], trees: int) -> Callable[..., Any]:
         return function
 
+    def _products(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
 
 class Inside(Lift):
     """One member within a function that is lifted or compiled: nothing is written in place."""
@@ -289,7 +251,7 @@ class Inside(Lift):
         return function
 
     def gradient(self, loss: Loss, state: Any, step: Step) -> tuple[Any, Info]:
-        return _Descended(loss)(state, step)
+        return Descended(loss)(state, step)
 
     def move(
         self, optimizer: Optimizer, state: Any, grads: Any, decay: dict[str, float], clock: Tensor, steps: int
@@ -301,51 +263,35 @@ class Inside(Lift):
 INSIDE = Inside()
 
 
-class Streams(Lift):
-    """On a GPU: one call for each member, on a stream of its own, to be recorded in a CUDA graph.
+class Step(NamedTuple):
+    """What one step is given beside the state: of one member, or of a stack, whose tensors have leaves (M, ...)."""
 
-    Convolutions of many members in one call are grouped ones, whose second derivatives are slow; here they stay plain.
-    With `recompute`, `at_once` members have activations in memory at a time.
-    """
-
-    def __init__(self, at_once: int | None = None, *, recompute: bool = False, compile: bool = False) -> None:
-        super().__init__(1, recompute=recompute, compile=compile)
-        self.at_once = at_once
-        self.streams: list[torch.cuda.Stream] = []  # none: one member after another, to warm up
-        self._codes: dict[types.CodeType, types.CodeType] = {}
+    batch: Batch
+    problem: Problem
+    noise: Noise
+    context: Any = ()  # what the method's `context` took from the training data; the same for all members
+    lift: Lift = INSIDE  # functions of one member, over the members of this step
 
     @property
-    def traced(self) -> bool:
-        """Each call is compiled by itself, so that derivatives are taken outside, by torch's own tape."""
-        return False
+    def scale(self) -> float:
+        """N / T, what the potential is divided by to read as a loss per example."""
+        return self.problem.scale(self.batch.total)
 
-    def spread(self, members: int) -> None:
-        """Takes streams for this many members."""
-        self.streams = [torch.cuda.Stream() for _ in range(min(self.at_once or members, members))]
+    def tensors(self) -> tuple[Any, ...]:
+        """What differs from step to step."""
+        b = self.batch
+        return (b.inputs, b.targets, b.index, b.step, b.weights, self.noise.key)
 
-    def _call(self, function: Callable[..., Any], dims: tuple[Any, ...]) -> Callable[..., Any]:
-        if not self.compile or not hasattr(function, "__code__"):
-            return super()._call(function, dims)
-        code = self._codes.setdefault(function.__code__, function.__code__.replace())
-        return super()._call(compiled(function, whole=True, code=code), dims)
+    def again(self) -> Callable[[tuple[Any, ...], Lift], Step]:
+        """What makes this step of the tensors of another one; it holds none itself."""
+        problem, context, total = self.problem, self.context, self.batch.total
 
-    def _each(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        return on_streams(self.streams, calls)
+        def step(tensors: tuple[Any, ...], lift: Lift) -> Step:
+            inputs, targets, index, clock, weights, key = tensors
+            batch = Batch(inputs, targets, index, clock, total, weights)
+            return Step(batch, problem, Noise(key), context, lift)
 
-
-def on_streams(streams: Sequence[torch.cuda.Stream], calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What the calls give, each on one of the streams in turn; in sequence where there are none."""
-    if not streams:
-        return [call() for call in calls]
-    current, results = torch.cuda.current_stream(), []
-    for stream in streams:
-        stream.wait_stream(current)
-    for i, call in enumerate(calls):
-        with torch.cuda.stream(streams[i % len(streams)]):
-            results.append(call())
-    for stream in streams:  # after all have been sent off: a join in between would make each wait for the last
-        current.wait_stream(stream)
-    return results
+        return step
 
 
 def _compiled_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -367,81 +313,6 @@ def _compiled_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class _Descended:
-    """The gradient of a loss with its quadratic part, of one member, by a transform. Equal for equal losses."""
-
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
-
-    def __call__(self, state: Any, step: Step) -> tuple[Any, Info]:
-        grads, info = gradient(self.loss, lambda info: info.loss)(state.params, state, step)
-        return with_energy(dense(grads), info, state.params)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Descended) and _same(self.loss) is _same(other.loss)
-
-    def __hash__(self) -> int:
-        return hash(_same(self.loss))
-
-
-def with_energy(grads: Any, info: Info, params: Any) -> tuple[Any, Info]:
-    """The loss with the quadratic part that it named, the sum of d/2 |x|^2, of one member or of a stack, where losses
-    are (M,). Its gradient d x is left to the optimiser's step where d is a number; other gradients have it added."""
-    if not info.quadratic:
-        return grads, info
-    dims, norms, pulled = info.loss.dim(), [], dict(grads)
-    for name, d in info.quadratic.items():
-        x = params[name]
-        norm = torch.linalg.vector_norm(x.flatten(dims), dim=-1) if x.dim() > dims else x.abs()
-        norms.append(norm.square() * (0.5 * d))
-        if isinstance(d, Tensor):
-            pulled[name] = grads[name] + d.reshape(d.shape + (1,) * (x.dim() - d.dim())) * x
-    left = {n: d for n, d in info.quadratic.items() if not isinstance(d, Tensor)}
-    return pulled, info._replace(loss=info.loss + torch.stack(norms).sum(0), quadratic=left)
-
-
-def dense(tree: Any) -> Any:
-    """The tree with leaves in plain order, which a checkpoint gives back: kernels then give the same bits."""
-    return tree_map(lambda x: x.contiguous() if isinstance(x, Tensor) else x, tree)
-
-
 def _host(clock: Tensor) -> int | Tensor:
     """A clock as a number, where reading it costs nothing."""
     return int(clock) if clock.device.type == "cpu" else clock
-
-
-def _same(function: Any) -> Any:
-    return getattr(function, "__func__", function)
-
-
-def _vjp(called: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any, Back]:
-    """By torch's own tape, outside of what is lifted: on a CPU cheaper than transforms inside of it."""
-    flat, structure = pytree.tree_flatten(args[0])
-    flat = [x.detach().requires_grad_() for x in flat]
-    with torch.enable_grad():
-        outputs, aux = called(pytree.tree_unflatten(flat, structure), *args[1:])
-
-    def back(cotangents: Any) -> Any:
-        pairs = [(o, c) for o, c in zip(leaves(outputs), leaves(cotangents)) if o.requires_grad]
-        slopes = torch.autograd.grad([o for o, _ in pairs], flat, [c for _, c in pairs], materialize_grads=True)
-        return pytree.tree_unflatten(list(slopes), structure)
-
-    return _detached(outputs), _detached(aux), back
-
-
-def _traced_vjp(called: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any, Back]:
-    """The same by a transform, which a compiler can follow."""
-    rest: Any = None
-
-    def with_tensors(params: Any) -> tuple[Any, tuple[Tensor, ...]]:
-        nonlocal rest
-        outputs, aux = called(params, *args[1:])
-        tensors, rest = apart(aux)
-        return outputs, tensors
-
-    outputs, pull, tensors = torch.func.vjp(with_tensors, args[0], has_aux=True)  # type: ignore[misc]
-    return outputs, together(tensors, rest), lambda cotangents: pull(cotangents)[0]
-
-
-def _detached(tree: Any) -> Any:
-    return tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, tree)

@@ -51,10 +51,11 @@ class Work(NamedTuple):
         return Work(method, problem, data, val, plan_of(method, 0 if data is None else data.n))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Work:
-        """The same with data on a device, and what the method takes from them."""
+        """The same with data and points on a device, and what the method takes from them."""
         data, val = (None if x is None else x.to(device, dtype) for x in (self.data, self.val))
-        context = () if data is None else self.method.context(self.problem, data)
-        return self._replace(data=data, val=val, context=context)
+        problem = self.problem.to(device, dtype)
+        context = () if data is None else self.method.context(problem, data)
+        return self._replace(problem=problem, data=data, val=val, context=context)
 
     @property
     def segment(self) -> int:

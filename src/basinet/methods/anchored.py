@@ -50,10 +50,12 @@ class Anchored(GradientMethod):
 
     randomised: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
+    epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
     batch_size: int | None = 128  # examples a step; None: all
     target_noise: bool | None = None  # fixed Gaussian noise on each target; None: where the likelihood is Gaussian
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
+    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
+    #                              where epochs is None, else never
 
     def adapt(self, problem: Problem) -> Problem:
         """The same problem; raises where it has no anchors or no noise to add."""
@@ -66,6 +68,11 @@ class Anchored(GradientMethod):
             raise ValueError(
                 f"target_noise=True expects a Gaussian likelihood, whose noise it adds to the targets, got "
                 f"{type(problem.likelihood).__name__}: use target_noise=False, or None for noise where it is Gaussian"
+            )
+        if problem.terms and self.target_noise is not False and isinstance(problem.likelihood, Gaussian):
+            raise ValueError(
+                "Anchored adds noise to the targets of the data, and the problem has terms beside them, which would "
+                "have none: members would spread too little. Use target_noise=False, for anchors alone, or MAP"
             )
         return problem
 

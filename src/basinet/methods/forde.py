@@ -62,7 +62,7 @@ class FoRDE(GradientMethod):
 
     coupled: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
+    epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
     repulsion: float | Literal["paper"] = "paper"  # 1 is Bayes, 0 is a deep ensemble, "paper" is N / batch_size
     lengthscales: float | Literal["identity", "pca"] = "pca"  # Sigma; a number is alpha: 0 identity, 1 pca, .2 tuned
@@ -102,7 +102,7 @@ class FoRDE(GradientMethod):
 
             seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
             g = seen.gradients
-            loss = problem.data_potential_of(seen.outputs, params, batch) / step.scale
+            loss = problem.data_potential_of(seen.outputs, params, buffers, batch, Noise(key)) / step.scale
             return (loss, g if g.shape[-1] == 1 else unit(g)), seen.buffers
 
         (loss, directions), buffers, back = step.lift.pull(member)(state.params, state.buffers, step.noise.key)

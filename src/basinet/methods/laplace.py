@@ -40,10 +40,10 @@ from ..curvature.gaussians import (
 from ..curvature.online import TUNED, check_noise, groups_of, precisions
 from ..curvature.passes import Kind, Pass, Passes
 from ..data import Data, Stream
-from ..engine import Demand, Finished, Method, Schedule
+from ..engine import Based, Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
-from ..predict import SEEN, Via, default_via, few_of, nll, predicting, worse
+from ..predict import SEEN, Via, default_via, few_of, nll, predicting, validating, worse
 from ..problem import Problem
 from ..problem.priors import Normal
 
@@ -55,11 +55,12 @@ STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "eigen-corrected", "di
 CHOICES = ("marglik", "layers", "validation", "prior")
 SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
+WIDE = 2  # times what a posterior keeps: its curvature, in double precision
 HELD = 2**25  # numbers in the posteriors that are tried at once, where they predict in closed form
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace(Method):
+class Laplace(Based):
     """A normal distribution around a mode, from the curvature there; by default over the last layer.
 
     The prior's precision is tuned without another fit: by the validation NLL ("validation"), or by the marginal
@@ -68,8 +69,8 @@ class Laplace(Method):
     """
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
+    terms: ClassVar[bool] = False
 
-    base: Method | None = None  # finds the mode where fit is given no start; None: MAP()
     structure: Structure | None = None  # of the covariance; None: full for up to 1,000 parameters, else kronecker
     where: Where = "last"  # which parameters: patterns of names; "last": what the output comes from, cheap; None: all
     curvature: Kind = "ggn"  # ggn, fisher (from the targets' gradients), or hessian: exact, for a linear last layer
@@ -178,12 +179,12 @@ class Laplace(Method):
         seen = min(SEEN, data.n) if val is None else val.n
         tried = predict.forwards * seen
         found = found._replace(passes=found.passes + tried + seen)  # its own and those of its start
-        if self._choice(val) != "validation":
-            return found
-        if _drawn(via):
-            return found._replace(passes=found.passes + len(FACTORS) * tried)
-        held = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
-        return found._replace(passes=found.passes + tried, finish=found.finish + held)
+        held = WIDE * kept + validating(problem, point, passes.few(), via, predict, seen, outputs)
+        if self._choice(val) == "validation":
+            several = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
+            held += kept if _drawn(via) else several
+            found = found._replace(passes=found.passes + (len(FACTORS) if _drawn(via) else 1) * tried)
+        return found._replace(finish=max(found.finish, held))
 
     def variants(self) -> Iterable[Method]:
         positive = [s for s in STRUCTURES if s != "low-rank" or self.curvature != "hessian"]
@@ -209,7 +210,7 @@ class Laplace(Method):
             )
         if self.noise:
             check_noise(problem.likelihood)
-        return problem if self.base is None else self.base.adapt(problem)
+        return super().adapt(problem)
 
     def _passes(self, point: Point, problem: Problem, data: Data | Stream, noise: Noise) -> Passes:
         if self.subset is not None and self.subset > data.n:

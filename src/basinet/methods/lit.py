@@ -43,7 +43,7 @@ class LIT(GradientMethod):
 
     coupled: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
+    epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
     strength: float = 0.1  # of the penalty, in units of the loss of one example, for each pair; 0 is a deep ensemble
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
@@ -68,7 +68,7 @@ class LIT(GradientMethod):
                 return problem.log_densities(outputs, params, batch).reshape(1, len(outputs), -1).sum(-1)
 
             seen = input_gradients(problem, params, buffers, batch.inputs, values, Noise(key), "train")
-            loss = problem.data_potential_of(seen.outputs, params, batch) / step.scale
+            loss = problem.data_potential_of(seen.outputs, params, buffers, batch, Noise(key)) / step.scale
             return (loss, unit(seen.gradients)), seen.buffers
 
         (loss, directions), buffers, back = step.lift.pull(member)(state.params, state.buffers, step.noise.key)

@@ -22,7 +22,7 @@ from ..curvature.evidence import LOG_NOISE
 from ..curvature.passes import Passes
 from ..data import Data, Stream
 from ..engine import Descent, Finished, GradientMethod, Info, Report, Review, Schedule, Step
-from ..engine.method import Entry, patience_of
+from ..engine.method import Entry
 from ..families import Family
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Problem
@@ -45,7 +45,7 @@ class MAP(GradientMethod):
     that the training data determine.
 
     Without epochs it trains until the validation NLL (at the best noise), or without validation data the loss, has not
-    fallen for three tenths of the steps that are planned. The result is then the best point, which stops short of the
+    fallen for six tenths of the steps that are planned. The result is then the best point, which stops short of the
     mode where going on would fit the noise of the training data.
     """
 
@@ -53,7 +53,7 @@ class MAP(GradientMethod):
     #                            where that is 100 passes, and 10 passes where that is more
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 30
+    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
     #                              where epochs is None, else never
     prior_precision: str | None = None  # learn a factor of the prior's: "marglik" one, "layers" one a layer; None: no
     noise: str | None = None  # learned noise by "marglik" of a Gaussian; None: with the parameters, then by validation
@@ -83,8 +83,9 @@ class MAP(GradientMethod):
         return self.prior_precision is not None or self.noise is not None
 
     @property
-    def best(self) -> bool:
-        return patience_of(self) is not None
+    def terms(self) -> bool:  # type: ignore[override]
+        """Not where the marginal likelihood is climbed: its curvature is that of the data alone."""
+        return not self.tunes
 
     def adapt(self, problem: Problem) -> Problem:
         if self.tunes:
@@ -120,8 +121,7 @@ class MAP(GradientMethod):
 
     def review(self, state: Descent, report: Report) -> Review:
         """Stops where validation has not improved for long, and takes a step up the marginal likelihood."""
-        patience = patience_of(self)
-        done = patience is not None and report.waited >= patience
+        done = super().review(state, report).done
         if done or report.last or not self.tunes or report.number % self.every:
             return Review(state, done)
         early = report.step < BEGIN * self.schedule(report.training.n).steps

@@ -85,6 +85,11 @@ class MeanField(GradientMethod):
         """Noise is an example's own unless it is that of weights."""
         return self.estimator != "weights"
 
+    @property
+    def terms(self) -> bool:  # type: ignore[override]
+        """Where noise enters through weights: elsewhere it is that of each example of the data."""
+        return self.estimator == "weights"
+
     def adapt(self, problem: Problem) -> Problem:
         priors.check(problem, self.prior_precision)
         return estimators.altered(problem, self._random(problem), self.estimator)

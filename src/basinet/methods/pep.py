@@ -25,7 +25,7 @@ from ..core.noise import Noise
 from ..core.tree import Point, nbytes, size, stack, tree_map
 from ..core.where import select
 from ..data import Data, Stream, examples, pieces, some, weighed
-from ..engine import Demand, Finished, Method, Predicting, Schedule
+from ..engine import Based, Demand, Finished, Predicting, Schedule
 from ..families import Delta, Perturbed
 from ..predict import CACHE, Draws, activations, counting, forward, make_predictive, nll
 from ..problem import Problem
@@ -41,14 +41,13 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PEP(Method):
+class PEP(Based):
     """Noise of one size on the weights of a trained point, the size chosen on validation data alone."""
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     needs: ClassVar[frozenset[str]] = frozenset({"val"})
     samples: ClassVar[int] = 25  # as the paper on small networks; it took 10 on ImageNet
 
-    base: Method | None = None  # what finds the point, where fit is given no start; None: MAP()
     where: str | tuple[str, ...] | None = None  # patterns of names to perturb; None: convolution kernels, else matrices
     noise: Literal["gaussian", "uniform"] = "gaussian"  # its distribution; sigma is the standard deviation of both
     draws: int = 10  # perturbed networks that L(sigma) averages, m; in pairs z, -z; the paper took 5 on ImageNet
@@ -69,7 +68,7 @@ class PEP(Method):
     def adapt(self, problem: Problem) -> Problem:
         """As the base sees it, whose network is perturbed."""
         self.perturbed(problem)  # names that match nothing are told before anything is computed
-        return problem if self.base is None else self.base.adapt(problem)
+        return super().adapt(problem)
 
     def schedule(self, n: int) -> Schedule:
         return Schedule(0, None)

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from ..core.noise import Noise
-from ..core.tree import Point, nbytes, ravel, take
+from ..core.tree import Point, nbytes, ravel, stack, take
 from ..data import Data, Stream
-from ..engine import Demand, Descent, GradientMethod, Predicting, Sample, Schedule, Step
+from ..engine import Demand, Descent, Finished, GradientMethod, Predicting, Sample, Schedule, Step
 from ..engine.method import Entry
-from ..families import Empirical
+from ..families import Empirical, Family
 from ..optim import SGD, Adam, Cyclic, Optimizer
 from ..problem import Problem
+from ..problem.spread import set_noise
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -71,8 +72,14 @@ class Snapshot(GradientMethod):
         data: Data | None,
         val: Data | None,
         noise: Noise,
-    ) -> Empirical:
-        return Empirical(samples.params, samples.buffers, self.cycles)
+    ) -> Family | Finished:
+        """The snapshots, each with the noise that validation data tell."""
+        if val is None or problem.likelihood.spread is None:
+            return Empirical(samples.params, samples.buffers, self.cycles)
+        set_ = [set_noise(problem, take(Point(samples.params, samples.buffers), k), val) for k in range(self.cycles)]
+        points = stack([one.point for one in set_])
+        factors = [one.factor for one in set_]
+        return Finished(Empirical(points.params, points.buffers, self.cycles), {"noise_factor": factors})
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

@@ -8,17 +8,17 @@ Steps that do not shrink swing around the mode, inside the flat region it lies i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
+from ..averaging import Averaging, share, toward
 from ..core.noise import Noise
-from ..core.tree import Params, Point, ravel
-from ..engine import Descent, GradientMethod, Info, Method, Schedule, Step
-from ..engine.iterates import check_iterates, in_unit_noise, plan, settled, share, toward, trials
-from ..optim import SGD, Optimizer, Validated
+from ..core.tree import Point, ravel
+from ..engine import Descent, Step
+from ..optim import SGD
 from ..problem import Problem
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SWA(GradientMethod):
+class SWA(Averaging):
     """The mean of weights visited after training at a step size that does not shrink, as one point.
 
     Given validation data, the step size is chosen on them for each member, which stays where it starts if none gains.
@@ -34,47 +34,11 @@ class SWA(GradientMethod):
     again, and each iterate is the end of a cycle.
     """
 
-    norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
-
-    base: Method | None = None  # the training that averaging follows; None: MAP(). Not run where start= is given
-    iterates: int = 40  # visited weights that are averaged
-    every: int | None = None  # steps from one of them to the next; None: an epoch, as published
-    batch_size: int | None = 128  # examples a step; None: all
-    optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)  # how a gradient becomes a step; lr by val
-    unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
-
-    def __post_init__(self) -> None:
-        check_iterates(self.iterates, self.every, self.optimizer)
-
-    def schedule(self, n: int) -> Schedule:
-        return plan(self.iterates, self.every, self.batch_size, n)
-
-    @property
-    def uses(self) -> frozenset[str]:  # type: ignore[override]
-        """Validation data where the step size is left open."""
-        return frozenset({"val"} if trials(self) else ())
-
-    def trials(self) -> Sequence[Method]:
-        return trials(self)
-
-    def settled(self, trial: Method | None) -> Method:
-        assert trial is None or isinstance(trial, GradientMethod)
-        return settled(self, trial)
-
-    def adapt(self, problem: Problem) -> Problem:
-        """As the base sees it, whose network it goes on with."""
-        return problem if self.base is None else self.base.adapt(problem)
-
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), point.params)
 
-    def loss(self, params: Params, state: Descent, step: Step) -> Info:
-        info = super().loss(params, state, step)
-        return in_unit_noise(info, params, step) if self.unit_noise else info
-
     def absorb(self, state: Descent, step: Step) -> tuple[Descent, None]:
-        gap = self.schedule(step.batch.total).steps // self.iterates
-        mean = toward(state.memory, state.params, share(step.batch.step, gap))
+        mean = toward(state.memory, state.params, share(step.batch.step, self.gap(step.batch.total)))
         return Descent(state.params, state.buffers, state.moments, mean), None
 
     def point(self, state: Descent) -> Point:

@@ -12,21 +12,21 @@ Norm statistics are recomputed for each draw.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
+from ..averaging import Averaging, Moments, share
 from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import Params, Point, nbytes, size
 from ..data import Data, Stream
-from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Sample, Schedule, Step
-from ..engine.iterates import Moments, check_iterates, in_unit_noise, plan, settled, share, trials
+from ..engine import Demand, Descent, Method, Predicting, Sample, Schedule, Step
 from ..engine.method import Entry
 from ..families import Diagonal, LowRank
-from ..optim import SGD, Optimizer, Validated
+from ..optim import SGD
 from ..predict import settled as with_statistics
 from ..problem import Problem
 
@@ -38,7 +38,7 @@ FLOOR = 1e-30  # variances are clipped here, as published: a parameter that neve
 
 
 @dataclass(frozen=True, kw_only=True)
-class SWAG(GradientMethod):
+class SWAG(Averaging):
     """A normal distribution, diagonal plus low rank, fitted to weights visited after training.
 
     Given validation data, the step size is chosen on them for each member, which stays where it starts if none gains.
@@ -46,49 +46,29 @@ class SWAG(GradientMethod):
     iterates, each iterate is the end of a cycle. `swag_of_checkpoints` makes the same of files.
     """
 
-    norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
     samples: ClassVar[int] = 30  # as published
 
-    base: Method | None = None  # the training that collecting follows; None: MAP(). Not run where start= is given
-    iterates: int = 40  # visited weights whose mean and variance are taken
-    rank: int = 20  # the last of them, whose deviations from the mean are the columns; 20 as published; 0: diagonal
-    every: int | None = None  # steps from one iterate to the next; None: an epoch, as published
-    batch_size: int | None = 128  # examples a step; None: all
-    optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)  # how a gradient becomes a step; lr by val
-    unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
+    rank: int = 20  # the last iterates, whose deviations from the mean are the columns; 20 as published; 0: diagonal
 
     def __post_init__(self) -> None:
-        check_iterates(self.iterates, self.every, self.optimizer)
+        super().__post_init__()
         check_rank(self.rank, self.iterates, f"collect more, iterates={self.rank}")
 
-    def schedule(self, n: int) -> Schedule:
-        return plan(self.iterates, self.every, self.batch_size, n, bank=self.rank)
+    def collecting(self, iterates: int, **changes: Any) -> Self:
+        return super().collecting(iterates, rank=min(self.rank, iterates), **changes)
 
     @property
-    def uses(self) -> frozenset[str]:  # type: ignore[override]
-        """Validation data where the step size is left open."""
-        return frozenset({"val"} if trials(self) else ())
+    def fewest(self) -> int:
+        return max(1, self.rank)
 
-    def trials(self) -> Sequence[Method]:
-        return trials(self)
-
-    def settled(self, trial: Method | None) -> Method:
-        assert trial is None or isinstance(trial, GradientMethod)
-        return settled(self, trial)
-
-    def adapt(self, problem: Problem) -> Problem:
-        """As the base sees it, whose network it goes on with."""
-        return problem if self.base is None else self.base.adapt(problem)
+    def schedule(self, n: int) -> Schedule:
+        return super().schedule(n)._replace(bank=self.rank)
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
         return Descent(point.params, point.buffers, self.optimizer.init(point.params), Moments.at(point.params))
 
-    def loss(self, params: Params, state: Descent, step: Step) -> Info:
-        info = super().loss(params, state, step)
-        return in_unit_noise(info, params, step) if self.unit_noise else info
-
     def absorb(self, state: Descent, step: Step) -> tuple[Descent, Sample | None]:
-        gap, done = self._gap(step.batch.total), step.batch.step + 1
+        gap, done = self.gap(step.batch.total), step.batch.step + 1
         moments = state.memory.add(state.params, share(step.batch.step, gap))
         after = Descent(state.params, state.buffers, state.moments, moments)
         if self.rank == 0:
@@ -115,9 +95,6 @@ class SWAG(GradientMethod):
     def variants(self) -> Iterable[Method]:
         ranks = sorted({self.rank, *(k for k in RANKS if k < self.rank)}, reverse=True)
         return (replace(self, rank=k) for k in ranks)
-
-    def _gap(self, n: int) -> int:
-        return self.schedule(n).steps // self.iterates
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:

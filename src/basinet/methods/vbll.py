@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,8 @@ class VBLL(GradientMethod):
 
     For Gaussian and Categorical likelihoods and networks that end in a linear layer; all other parameters are points.
     """
+
+    terms: ClassVar[bool] = False
 
     epochs: int | None = None  # passes through the data; None: until done, as MAP
     batch_size: int | None = 128  # examples a step; None: all
@@ -230,9 +232,9 @@ def expected_potential(problem: Problem, mean: Tensor, variance: Tensor, params:
     classes."""
     if isinstance(problem.likelihood, Gaussian):  # quadratic: its mean over one standard deviation up and down
         root = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
-        up, down = (problem.data_potential_of(mean + sign * root, params, batch) for sign in (1.0, -1.0))
+        up, down = (problem.likelihood_potential(mean + sign * root, params, batch) for sign in (1.0, -1.0))
         return 0.5 * (up + down)
-    bound = problem.data_potential_of(mean + 0.5 * variance, params, batch)
+    bound = problem.likelihood_potential(mean + 0.5 * variance, params, batch)
     own = variance.gather(-1, batch.targets.long().unsqueeze(-1)).squeeze(-1)
     own = own if batch.weights is None else own * batch.weights.reshape(own.shape)
     return bound + 0.5 * own.sum() * (batch.total / batch.targets.shape[0]) / problem.temperature

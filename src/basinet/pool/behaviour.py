@@ -93,13 +93,15 @@ def _numbers(problem: Problem, few: Data, place: torch.device, dtype: torch.dtyp
         batch = Batch(data.inputs, data.targets, index, torch.zeros((), device=place), len(data.targets))
         return problem.log_densities(at(keyed, "eval"), keyed, batch)
 
+    told = _told(lambda: problem.term_potential(keyed, point.buffers, None, "eval"))
+    terms: dict[str, Numbers] = {"the energy of its terms": told} if problem.terms else {}
     return {
         "the network's output": _told(lambda: at(keyed, "eval")),
         TRAINING: _told(lambda: at(keyed, "train")),
         "its output at the start": _told(lambda: at(point.params, "eval")) if built else None,
         "the log likelihood": _told(likelihood),
         "the prior's energy": _told(lambda: problem.prior.energy(problem.split(keyed)[0])),
-    }
+    } | terms
 
 
 def _at(name: str, like: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from .closed import ClosedClassPredictive, ClosedLabelPredictive
 from .conformal import Conformal
 from .counts import CountPredictive
 from .crps import crps
-from .demand import SETS, activations, predicting
+from .demand import activations, holding, predicting, validating
 from .draws import CACHE, Draws
 from .forward import forward
 from .labels import LabelPredictive
@@ -23,7 +23,6 @@ __all__ = [
     "CACHE",
     "KEEP",
     "SEEN",
-    "SETS",
     "ClassPredictive",
     "ClosedClassPredictive",
     "ClosedLabelPredictive",
@@ -47,6 +46,7 @@ __all__ = [
     "default_via",
     "few_of",
     "forward",
+    "holding",
     "kept_inputs",
     "log_likelihood",
     "make_predictive",
@@ -56,5 +56,6 @@ __all__ = [
     "settled",
     "side_by_side",
     "tempered",
+    "validating",
     "worse",
 ]

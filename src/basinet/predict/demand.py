@@ -7,14 +7,19 @@ from typing import Any
 import torch
 
 from ..core.demand import Predicting, Widths
-from ..core.tree import Point, leaves, take
+from ..core.tree import Point, leaves, nbytes, take
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian, Likelihood
+from .draws import CACHE
 from .forward import CPU, FEW
 from .tangent import TOGETHER
+from .validation import at_once
 from .via import MOST, Via
 
 LIVE = 4  # of the widest activation, while a network runs
+TANGENTS = 4  # times as many activations where derivatives go with them
+POINTS = 4  # copies of the weights while one draw of them is made
+KEYED = 64  # bytes for each random number while it is made, from 64-bit integers
 SETS = 4  # of all outputs: themselves, log-probabilities, probabilities, and a part of them in double precision
 
 
@@ -31,6 +36,26 @@ def predicting(
     if via == "linear" and not (isinstance(likelihood, Gaussian) and outputs <= MOST):
         return draw._replace(draws=samples, forwards=float(-(-samples // TOGETHER) if last else 2 * samples))
     return Predicting(1 if via == "probit" else 1 + -(-outputs // SETS), 1.0 if last else 1.0 + 2 * outputs)
+
+
+def holding(
+    problem: Problem, point: Point, inputs: Any, takes: Predicting, n: int, members: int = 1, tangents: bool = False
+) -> int:
+    """Bytes beside a posterior while it predicts n inputs, of which those given are some: all outputs, a draw of the
+    weights, and activations, with derivatives where `tangents` are taken."""
+    with torch.no_grad():
+        output = nbytes(problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0])
+    running = activations(problem, point, inputs, members * takes.draws, n) * (TANGENTS if tangents else 1)
+    drawn = POINTS * nbytes(point) + KEYED * takes.numbers
+    return SETS * members * takes.draws * n * output + drawn + running
+
+
+def validating(problem: Problem, point: Point, inputs: Any, via: Via, takes: Predicting, n: int, outputs: int) -> int:
+    """Bytes while the NLL of n examples is computed, of a posterior that is there: some of them at a time, and all
+    draws of the weights where these are used again."""
+    rows = at_once(outputs, takes.draws)
+    kept = min(CACHE, takes.draws * nbytes(point)) if takes.numbers and n > rows else 0
+    return holding(problem, point, inputs, takes, min(n, rows), tangents=via != "sample") + kept
 
 
 def activations(problem: Problem, point: Point, inputs: Any, draws: int, n: int) -> int:

@@ -2,11 +2,14 @@
 
 In training mode a norm layer moves its running statistics r at each call: r <- (1 - m) r + m b, with b those of the
 batch. After k calls (1 - m)^k of where it stood is left, and what is not left is the batch's. A layer that does not
-move, since the network keeps it in eval mode or its momentum is 0, keeps the statistics it has.
+move, since the network keeps it in eval mode or its momentum is 0, keeps the statistics it has. BatchNorm counts its
+calls; of InstanceNorm, which does not, they are found by beginning one higher: what is left of that one is (1 - m)^k.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -42,8 +45,11 @@ def refreshed(problem: Problem, point: Point, inputs: Any, noise: Noise, batch_s
         for i in range(count):
             rows = tree_map(lambda x, i=i: x[i * n // count : (i + 1) * n // count], inputs)
             share = leaves(rows)[0].shape[0] / n
-            after = problem.outputs(point.params, begin, rows, noise.split(i), "train")[1]
-            for k, x in _of_the_batch(problem, begin, after).items():
+
+            def run(start: Params, rows: Any = rows, i: int = i) -> Params:
+                return problem.outputs(point.params, start, rows, noise.split(i), "train")[1]
+
+            for k, x in _of_the_batch(problem, begin, run).items():
                 sums[k] = sums[k] + share * x if k in sums else share * x
                 shares[k] = shares.get(k, 0.0) + share
     return Point(point.params, point.buffers | {k: x / shares[k] for k, x in sums.items()})
@@ -62,16 +68,21 @@ def kept_inputs(data: Data | Stream, members: list[int] | None = None) -> tuple[
     return take(data.inputs, places), rows
 
 
-def _of_the_batch(problem: Problem, begin: Params, after: Params) -> Params:
-    """The statistics of a batch in the layers that a pass moved."""
-    found: Params = {}
+def _of_the_batch(problem: Problem, begin: Params, run: Callable[[Params], Params]) -> Params:
+    """The statistics of a batch in the layers that a pass moves, which runs from buffers to those after it."""
+    after, higher, found = run(begin), None, dict[str, Tensor]()
     for layer, momentum in problem.network.norms.items():
         names = [f"{layer}.{s}" for s in STATISTICS]
         if all(torch.equal(begin[k], after[k]) for k in names):
             continue
         counter = after.get(f"{layer}.num_batches_tracked")
-        calls = 1 if counter is None else max(1, int(counter))  # InstanceNorm has a counter and does not count
-        left = (1 - momentum) ** calls
+        calls = 0 if counter is None else int(counter)
+        if not calls and 0 < momentum < 1:  # it does not count
+            means = {k: x + 1 for k, x in begin.items() if k.endswith(STATISTICS[0]) and _layer(k, problem)}
+            higher = run(begin | means) if higher is None else higher
+            rest = float((higher[names[0]] - after[names[0]]).double().mean())
+            calls = round(math.log(max(rest, 1e-6)) / math.log1p(-momentum))
+        left = (1 - momentum) ** max(1, calls)
         found |= {k: (after[k] - left * begin[k]) / (1 - left) for k in names}
     return found
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ..core.noise import Noise
@@ -22,9 +23,10 @@ from .draws import Draws
 from .predictive import Predictive
 from .via import Predictor, Via, assembled, side_by_side
 
-ROWS = 1000  # examples at a time
+ROWS = 1000  # examples at a time, at most
+NUMBERS = 2**22  # outputs of all draws or families that are held at a time, if that is not less than one example's
 LOSS = 0.01  # nats an example by which a posterior may be worse than its start before that is said
-SEEN, ROOM = 200, 0.1  # without validation data: training examples that are looked at, and nats that each may lose
+SEEN, ROOM = 200, 0.03  # without validation data: training examples that are looked at, and nats that each may lose
 
 
 def nll(
@@ -34,15 +36,25 @@ def nll(
     must have one mean."""
     key = noise.split("validation").key.unsqueeze(0)
     alone = [tree_map(lambda x: x.unsqueeze(0), family) for family in families]  # members of their own: no copies
-    predictors = [Predictor(Draws(problem, family, key, samples), via, keep=True) for family in alone]
+    first, few = families[0].mean(), tree_map(lambda x: x[:1], some(val).inputs)
+    with torch.no_grad():
+        outputs = problem.outputs(first.params, first.buffers, few)[0].numel()
+    rows = at_once(outputs, max(samples, len(families)))
+    again = isinstance(val, Stream) or val.n > rows  # draws are needed more than once
+    predictors = [Predictor(Draws(problem, family, key, samples), via, keep=again) for family in alone]
     totals, seen, count = [0.0] * len(families), 0, 0
-    for piece in pieces(val, ROWS):
+    for piece in pieces(val, rows):
         exponents, weights = weighed(piece)
         for f, made in enumerate(side_by_side(predictors, piece.inputs, begin=seen)):
             predictive = assembled([made], problem.likelihood, None)
             totals[f] -= log_likelihood(predictive, piece.targets, exponents, weights)
         seen, count = seen + len(piece.targets), count + examples(piece)
     return [total / count for total in totals]
+
+
+def at_once(outputs: int, sets: int) -> int:
+    """Examples at a time, where each has so many outputs in so many draws or families."""
+    return max(1, min(ROWS, NUMBERS // max(1, outputs * sets)))
 
 
 def log_likelihood(

@@ -1,7 +1,7 @@
-"""What is inferred: a model, a likelihood, a prior and a temperature, scaled in one place."""
+"""What is inferred: a model, a likelihood, a prior, further terms and a temperature, scaled in one place."""
 
-from . import likelihoods, priors
+from . import likelihoods, priors, terms
 from .exact import Conjugate, conjugate
 from .problem import Batch, Problem
 
-__all__ = ["Batch", "Conjugate", "Problem", "conjugate", "likelihoods", "priors"]
+__all__ = ["Batch", "Conjugate", "Problem", "conjugate", "likelihoods", "priors", "terms"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 
 from ..core.model import Factory, Mode, Model, Output
 from ..core.noise import Noise
-from ..core.tree import Params, Point, leaves, tree_map
+from ..core.tree import Params, Point, leaves, move, tree_map
 from ..data import Data
 from .likelihoods import Likelihood
+from .likelihoods.fitting import weighted
 from .priors import Normal, Prior
+from .terms import Term
 
 PREFIX = "likelihood."
 
@@ -32,12 +35,13 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Model, likelihood, prior and temperature.
+    """Model, likelihood, prior and temperature, and what else is known.
 
     The potential is U = [sum_n -log p(y_n | x_n, theta)] / T - log p(theta) / T_prior with T_prior = T for
     temper="posterior" (a cold or warm posterior) and T_prior = 1 for temper="likelihood"; the posterior is exp(-U) up
     to its integral. A mini-batch stands for all N examples: its sum is multiplied by N / B, the prior is not. N comes
-    from the data.
+    from the data. `terms` add sums over points of their own (`bn.terms`), each scaled to its own N and tempered as a
+    likelihood: another likelihood on other examples, or an equation at collocation points.
     """
 
     model: Model | Factory | nn.Module  # factory () -> nn.Module, or a module that is re-initialised for each member
@@ -48,6 +52,7 @@ class Problem:
         "posterior"  # what T divides: likelihood and prior, or the likelihood alone
     )
     output: Output = None  # what is scored of a network that returns more than a tensor: its place, key or attribute
+    terms: Sequence[Term] = ()  # what else is known: bn.terms.Observations, an Equation of yours
 
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):
@@ -58,6 +63,9 @@ class Problem:
             raise ValueError(f"expected a positive, finite temperature, got {self.temperature!r}")
         if self.temper not in ("posterior", "likelihood"):
             raise ValueError(f"expected temper 'posterior' or 'likelihood', got {self.temper!r}")
+        if not isinstance(self.terms, Sequence) or not all(isinstance(term, Term) for term in self.terms):
+            raise TypeError(f"expected terms as a list of such as bn.terms.Observations(...), got {self.terms!r}")
+        object.__setattr__(self, "terms", tuple(self.terms))
         if not isinstance(self.model, Model):
             object.__setattr__(self, "model", Model(self.model, self.output))
         if self.output not in (None, self.network.output):
@@ -73,18 +81,27 @@ class Problem:
 
     def through(self, model: Model) -> Problem:
         """The same problem for a model that wraps the network: of the same parameters, so nothing is checked again."""
+        return self._with(model=model)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Problem:
+        """The same with the points of its terms on a device."""
+        return self._with(terms=tuple(term.to(device, dtype) for term in self.terms)) if self.terms else self
+
+    def _with(self, **changes: Any) -> Problem:
         other = object.__new__(type(self))
-        vars(other).update(vars(self) | {"model": model})
+        vars(other).update(vars(self) | changes)
         return other
 
     def init(self, noise: Noise) -> Point:
-        """Where a member starts: a fresh initialisation of the network, and of what the likelihood learns."""
+        """Where a member starts: a fresh initialisation of the network, and of what likelihood and terms learn."""
         return self.complete(self.network.init(noise))
 
     def complete(self, point: Point) -> Point:
-        """A point of the network with the likelihood's own parameters added."""
+        """A point of the network with the own parameters of likelihood and terms added."""
         like = next(iter(point.params.values()))
         learned = {PREFIX + n: x.to(like) for n, x in self.likelihood.init().items()}
+        for i, term in enumerate(self.terms):
+            learned |= {f"{PREFIX}{_of_term(i)}{n}": x.to(like) for n, x in term.init().items()}
         return Point(point.params | learned, point.buffers)
 
     def split(self, params: Params) -> tuple[Params, Params]:
@@ -121,23 +138,55 @@ class Problem:
     def data_potential(
         self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "train"
     ) -> tuple[Tensor, Params]:
-        """The potential without the prior."""
-        log_likelihood, buffers = self.log_likelihood(params, buffers, batch, noise, mode)
-        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature, buffers
+        """The potential without the prior: that of the data, and that of the terms."""
+        outputs, after = self.outputs(params, buffers, batch.inputs, noise, mode)
+        return self.data_potential_of(outputs, params, buffers, batch, noise, mode), after
+
+    def data_potential_of(
+        self,
+        outputs: Tensor,
+        params: Params,
+        buffers: Params,
+        batch: Batch,
+        noise: Noise | None = None,
+        mode: Mode = "train",
+    ) -> Tensor:
+        """The potential without the prior, from outputs on the batch that are there already; `buffers` are those
+        before the pass that gave them."""
+        energy = self.likelihood_potential(outputs, params, batch)
+        return energy + self.term_potential(params, buffers, noise, mode) if self.terms else energy
+
+    def likelihood_potential(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """The part of the data in the potential, from outputs on the batch."""
+        log_likelihood = self.log_densities(outputs, params, batch).sum()
+        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature
+
+    def term_potential(
+        self, params: Params, buffers: Params, noise: Noise | None = None, mode: Mode = "train"
+    ) -> Tensor:
+        """The part of the terms in the potential. The points of a step stand for all that a term has; without noise
+        they are all of them. What the network does to its buffers meanwhile does not count."""
+        network, learned = self.split(params)
+        like = next(iter(network.values()))
+
+        def outputs(inputs: Any, noise: Noise | None) -> Tensor:
+            return self.network(network, buffers, inputs, noise, mode)[0]
+
+        parts = [like.new_zeros(())]
+        for i, term in enumerate(self.terms):
+            own = _of_term(i)
+            key = None if noise is None else noise.split(own)
+            points = move(term.drawn(key), like.device, like.dtype)
+            known = {n.removeprefix(own): x for n, x in learned.items() if n.startswith(own)}
+            energy = term.energies(outputs, points, known, key).sum()
+            heat = self.temperature if term.tempered else self.prior_temperature
+            parts.append(energy * (term.n / leaves(points)[0].shape[0]) / heat)
+        return torch.stack(parts).sum()
 
     def log_densities(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
         """w_n log p(y_n | x_n, theta) of each element, (B, ...), from outputs that are there already."""
         each = self.likelihood.log_density(outputs, batch.targets, self.split(params)[1])
-        return each if batch.weights is None else _along(batch.weights, each) * each
-
-    def potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
-        """U, from outputs that are there already."""
-        return self.data_potential_of(outputs, params, batch) + self.prior_energy(params)
-
-    def data_potential_of(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
-        """The potential without the prior, from outputs that are there already."""
-        log_likelihood = self.log_densities(outputs, params, batch).sum()
-        return -log_likelihood * (batch.total / batch.targets.shape[0]) / self.temperature
+        return weighted(each, batch.weights)
 
     def prior_energy(self, params: Params) -> Tensor:
         """The prior's part of the potential."""
@@ -165,6 +214,8 @@ class Problem:
     def check(self, data: Data, point: Point) -> None:
         """Raises where data, network and likelihood do not fit: runs the network on two examples."""
         self.likelihood.check(self.tried(data.inputs, point), data.targets)
+        for term in self.terms:
+            term.check(self, point)
 
     def tried(self, inputs: Any, point: Point) -> Tensor:
         """The outputs of the first two of some inputs; raises where the network does not run on them."""
@@ -186,11 +237,6 @@ class Problem:
         return outputs
 
 
-def _along(weights: Tensor, each: Tensor) -> Tensor:
-    """Weights of examples or of elements, ready to multiply the log densities of elements (B, ...)."""
-    if weights.dim() > each.dim():
-        raise ValueError(
-            f"expected one weight an example, got weights {tuple(weights.shape)} for log densities "
-            f"{tuple(each.shape)}: this likelihood is no product over the elements of the targets"
-        )
-    return weights.reshape(weights.shape + (1,) * (each.dim() - weights.dim()))
+def _of_term(i: int) -> str:
+    """Before the names of what term i learns, among those that are learned."""
+    return f"terms.{i}."

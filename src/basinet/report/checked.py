@@ -151,7 +151,17 @@ def _ood(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict) or _number(value.get("auroc")) is None:
         return None
     told = {"auroc": value["auroc"], "name": _name(value.get("name")), "n": _count(value.get("n"))}
+    told["auroc_epistemic"] = _number(value.get("auroc_epistemic"))
     return {key: v for key, v in told.items() if v is not None}
+
+
+def _shift(value: Any) -> dict[str, Any] | None:
+    """Scores under corruptions: rows of a word, a severity and numbers."""
+    if not isinstance(value, dict):
+        return None
+    rows = _having("severity", "nll", word="corruption")(value.get("rows"))
+    named = [{**row, "corruption": name(row["corruption"])} for row in rows or ()]
+    return {"n": _count(value.get("n")) or 0, "rows": named} if named else None
 
 
 def _inputs(value: Any) -> dict[str, Any] | None:
@@ -192,9 +202,11 @@ RECORD: dict[str, Callable[[Any], Any]] = {
     "training": lambda value: value if isinstance(value, dict) else None,
     "spread": _name,
     "tempered": _flag,
+    "temperature": _listed(_number),
     "reference": _flag,
     "unset": _name,
     "ood": _ood,
+    "shift": _shift,
     "sets": _having("level", "coverage", "low", "high", "size", word="kind"),
     "arrays": _text,
     "recipe": lambda value: value,

@@ -17,6 +17,9 @@ KNOWN = {  # a curve's name in words
     "mean": "log likelihood, one network",
     "tried_nll": "NLL of validation data",
     "log_evidence": "log evidence",
+    "energy": "energy of the draws, a trace of each chain",
+    "kinetic": "twice the kinetic energy of the draws",
+    "thin": "transitions from one draw to the next",
     "prior_factor": "factors of the prior's precision",
     "chosen": "chosen size of the noise",
 }

@@ -11,6 +11,7 @@ from .diagnostics import diagnostics
 from .figure import Figure
 from .ranking import cost, gaps, size
 from .run import Run
+from .shift import shift
 from .uncertainty import ood, risk, split
 
 MAKERS: tuple[Callable[[Run], Figure | None], ...] = (
@@ -23,6 +24,7 @@ MAKERS: tuple[Callable[[Run], Figure | None], ...] = (
     risk,
     split,
     ood,
+    shift,
     sets,
     diagnostics,
 )

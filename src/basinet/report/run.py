@@ -42,6 +42,12 @@ class Row:
         return all(r.get("reference") is True for r in self.records)
 
     @property
+    def temperature(self) -> float:
+        """What its predictions were tempered with, the mean over members and seeds; NaN where they were not."""
+        found = [v for r in self.records for v in r.get("temperature", [])]
+        return math.fsum(found) / len(found) if found else math.nan
+
+    @property
     def told_members(self) -> str:
         """How many there are, and of how many that were asked for."""
         found, asked = sorted({_members(r) for r in self.records}), _asked(self.records[0])

@@ -29,7 +29,7 @@ def _answers(run: Run, told: dict[str, Difference]) -> Iterator[tuple[str, str]]
     yield "Is the difference real?", _real(run, told)
     yield "What is the cheapest that does as well?", _cheapest(run)
     trust = trust_of(run, run.leader)
-    yield "How far can it be trusted?", "" if trust is None else trust.said
+    yield "How far can it be trusted?", "" if trust is None else f"{trust.said} {_tempered(run)}".strip()
     yield "Does it notice what it has not seen?", _noticed(run.leader)
     if math.isfinite(run.leader.value("epistemic")):
         yield "What is its uncertainty about?", _about(run)
@@ -137,6 +137,20 @@ def _ended(run: Run) -> str:
         f"beyond what the shrinking step explains, for {listed(list(found))}. These scores measure how long rows were "
         "trained as much as how good they are: train longer (more epochs) before choosing."
     )
+
+
+def _tempered(run: Run) -> str:
+    """What was done to the predictions of the best row after training."""
+    best, t = run.leader, run.leader.temperature
+    if math.isnan(t):
+        return ""
+    if run.kind == "real":
+        return f"Its spread was multiplied by {number(t)}, which validation examples asked for; its means were left."
+    return f"Its logits were divided by {number(t)}{_averaged(best)}, which validation examples asked for."
+
+
+def _averaged(row: Row) -> str:
+    return " (the mean of its members)" if row.members > 1 else ""
 
 
 def _noticed(best: Row) -> str:

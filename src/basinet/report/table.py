@@ -39,6 +39,11 @@ def _ood(row: Row) -> float:
     return math.fsum(found) / len(found) if found else math.nan
 
 
+def _temperature(tip: str) -> Column:
+    tip = f"{tip}, found on validation examples; of tempered rows"
+    return Column("temperature", "T", tip, lambda row: row.temperature)
+
+
 NLL = _score("nll", "NLL", "negative log likelihood of a test example in nats, lower is better", best=-1)
 CLASSES = (
     NLL,
@@ -48,6 +53,7 @@ CLASSES = (
     _score("auroc", "AUROC", "how well confidence tells right answers from wrong ones, 0.5 is chance", ".3f", 1),
     _score("aurc", "AURC", "area under the error rate over the share answered, lower is better", best=-1),
     Column("epistemic", "epistemic", "share of the entropy that is about the weights", _epistemic("entropy"), ".1%"),
+    _temperature("what the logits of members are divided by"),
 )
 REAL = (
     NLL,
@@ -56,6 +62,7 @@ REAL = (
     _score("coverage_90", "in 90 %", "share of targets inside the 90 % interval", ".1%"),
     _score("width_90", "width", "mean width of the 90 % interval"),
     Column("epistemic", "epistemic", "share of the variance that is about the weights", _epistemic("variance"), ".1%"),
+    _temperature("the factor on the spread of predictions"),
 )
 COSTS = (
     Column("members", "members", "networks of the ensemble", lambda row: float(row.members), ",.0f"),

@@ -120,7 +120,7 @@ def ood(run: Run) -> Figure | None:
     return Figure(
         "ood",
         "Does it notice what it has never seen?",
-        f"Uncertainty on test examples against that on {name}.",
+        f"Uncertainty ({'variance' if run.kind == 'real' else 'entropy'}) on test examples against that on {name}.",
         "AUROC: how often an input from elsewhere is more uncertain than a test example; 1 is perfect, 0.5 is chance. "
         "For one row: the further the two histograms lie apart, the better (values above the 99th percentile count in "
         "the last bin).",

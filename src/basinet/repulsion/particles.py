@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from ..core.tree import Params, ravel
-from ..engine import Descent, GradientMethod, Info, Report, Review, Schedule, Step
-from ..engine.method import patience_of
+from ..engine import Descent, GradientMethod, Info, Schedule, Step
 from ..optim import Adam, Cosine, Optimizer
 from ..problem import Problem
 from ..problem.exact import Conjugate
@@ -39,7 +38,7 @@ class Particles(GradientMethod, kind="method"):
 
     coupled: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: what makes 1,000 steps, and at least 10
+    epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
     batch_size: int | None = 128  # examples a step, the same for all members; None: all
     space: str = "weights"  # where members see each other: weights, function or features
     layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
@@ -75,14 +74,6 @@ class Particles(GradientMethod, kind="method"):
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
-
-    @property
-    def best(self) -> bool:
-        return patience_of(self) is not None
-
-    def review(self, state: Descent, report: Report) -> Review:
-        patience = patience_of(self)
-        return Review(state, patience is not None and report.waited >= patience)
 
     def gradient(self, state: Descent, step: Step) -> tuple[Params, Info]:
         pull = anneal_weight(self.anneal, step.batch.step, self.schedule(step.batch.total).steps)

@@ -1,13 +1,14 @@
-"""The prior's part of U, taken beside the graph of the network: a normal prior needs no graph, which on a CPU would
-cost a fifth of a step of a dense network."""
+"""The parts of U that the batch has no share in, taken beside the graph of the network: a normal prior needs no graph,
+which on a CPU would cost a fifth of a step of a dense network."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from ..core.noise import Noise
 from ..core.tree import Params, take
-from ..engine import Step
+from ..engine import Descent, Step
 
 Share = float | Tensor  # what the prior is multiplied by: one number, () or one a member (M,)
 
@@ -27,6 +28,20 @@ def with_prior(grads: Params, loss: Tensor, params: Params, step: Step, share: S
 
     slopes, energies = step.lift(torch.func.grad_and_value(energy))(problem.split(params)[0])
     return grads | {n: _plus(grads[n], x, share, 1.0) for n, x in slopes.items()}, loss + energies
+
+
+def with_terms(grads: Params, loss: Tensor, state: Descent, step: Step, share: Share = 1.0) -> tuple[Params, Tensor]:
+    """The same for the terms of the problem, where it has any."""
+    problem, scale = step.problem, step.scale
+    if not problem.terms:
+        return grads, loss
+
+    def energy(params: Params, buffers: Params, key: Tensor) -> tuple[Tensor, tuple[()]]:
+        return problem.term_potential(params, buffers, Noise(key)) / scale, ()
+
+    energies, _, back = step.lift.pull(energy)(state.params, state.buffers, step.noise.key)
+    slopes = back(torch.ones_like(energies))
+    return {n: _plus(x, slopes[n], share, 1.0) for n, x in grads.items()}, loss + energies
 
 
 def weighted(x: Tensor, share: Share) -> Tensor:

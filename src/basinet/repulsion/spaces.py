@@ -9,7 +9,8 @@ weights    z = theta; U the potential.
 function   z = outputs. dU/dz is that of the likelihood; the prior pulls on each member's own params, as strongly as
            the likelihood does: times the sum of row i of D. Where z = J theta, the prior is N(0, S) and D = 1, members
            come to rest just where the score of z's own prior, -(J S J')^-1 z, would hold them: S^-1 theta = J' force,
-           multiplied by J S. Parameters of the likelihood follow their own gradient.
+           multiplied by J S. Parameters of the likelihood follow their own gradient, and terms of the problem pull as
+           the prior does.
            With draws, that score is estimated (ssge) from the outputs of fresh prior draws at every step, as in the
            reference implementation. It then acts in the span of these few functions alone: rough ones, which the prior
            forbids most, are free, and a network that can fit the noise does.
@@ -37,7 +38,7 @@ from ..layers.features import Tapped
 from ..problem import Batch, Problem
 from ..problem.problem import PREFIX
 from .kernels import Kernel, mixed
-from .prior import weighted, with_prior
+from .prior import weighted, with_prior, with_terms
 from .scores import score_at
 
 SPACES = ("weights", "function", "features")
@@ -139,7 +140,7 @@ def _in_outputs(space: Space, couple: Couple, state: Descent, step: Step) -> tup
         return {"batch": outputs, "extra": extra}, after
 
     def energy(given: dict[str, Any]) -> Tensor:
-        return problem.data_potential_of(given["outputs"], given["learned"], batch) / step.scale
+        return problem.likelihood_potential(given["outputs"], given["learned"], batch) / step.scale
 
     outputs, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key)
     learned = {n: x for n, x in state.params.items() if n.startswith(PREFIX)}
@@ -151,6 +152,7 @@ def _in_outputs(space: Space, couple: Couple, state: Descent, step: Step) -> tup
     moved = _descent(coupling, list(driven.values()), step.scale)
     grads = back({n: x.to(outputs[n].dtype) for n, x in zip(driven, moved)})
     grads |= {n: grads[n] + coupling.pull * x for n, x in slopes["learned"].items()}
+    grads, losses = with_terms(grads, losses, state, step, coupling.share)
     share = 0.0 if space.draws != 0 else coupling.share  # with draws the prior is in the score
     grads, losses = with_prior(grads, losses, state.params, step, share)
     return grads, Info(losses, buffers=buffers)
@@ -183,7 +185,8 @@ def _in_features(space: Space, couple: Couple, state: Descent, step: Step) -> tu
 
     def run(params: Params, buffers: Params, key: Tensor, shift: Tensor) -> tuple[dict[str, Tensor], Params]:
         outputs, values, after = network.tap(problem.split(params)[0], buffers, batch.inputs, Noise(key), shift)
-        return {"loss": problem.data_potential_of(outputs, params, batch) / step.scale, "values": values}, after
+        potential = problem.data_potential_of(outputs, params, buffers, batch, Noise(key))
+        return {"loss": potential / step.scale, "values": values}, after
 
     nothing = torch.zeros(len(noise.key), dtype=next(iter(state.params.values())).dtype, device=noise.key.device)
     found, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key, nothing)

@@ -156,7 +156,7 @@ class _Study:
         rows = []
         for k in range(len(maps)):
             cooled, warmth = _tempered(maps[k], val)
-            kinds = {"base": maps[k], "pep": noisy[k]} | ({} if cooled is None else {"temperature": cooled})
+            kinds = {"base": maps[k], "pep": noisy[k], "temperature": cooled}
             found = {what: _apart(posterior, inside, outside) for what, posterior in kinds.items()}
             rows.append({"sigma": noisy.info["curves"]["chosen"][k][0], "temperature": warmth, "found": found})
             told = "  ".join(f"{what} {f['symmetric_kl']:.3f} ({f['auroc']:.3f})" for what, f in found.items())
@@ -169,12 +169,9 @@ def _problem(inputs: int, outputs: int) -> Problem:
     return Problem(lambda: MLP(inputs, outputs), Categorical(), Normal(scale=10.0))
 
 
-def _tempered(posterior: Posterior, val: Data) -> tuple[Posterior | None, float | None]:
-    """At its best temperature; none where every validation example is right."""
-    try:
-        found = temper(posterior, val)
-    except ValueError:
-        return None, None
+def _tempered(posterior: Posterior, val: Data) -> tuple[Posterior, float]:
+    """At its best temperature; 1 where every validation example is right."""
+    found = temper(posterior, val)
     assert found.temperature is not None
     return found, float(found.temperature.values)
 
@@ -182,8 +179,7 @@ def _tempered(posterior: Posterior, val: Data) -> tuple[Posterior | None, float 
 def _plain(posterior: Posterior, val: Data, test: Data) -> dict[str, Any]:
     """Scores of the point and of its best temperature."""
     cooled, warmth = _tempered(posterior, val)
-    scores = {"base": score(posterior, test)} | ({} if cooled is None else {"temperature": score(cooled, test)})
-    return {"temperature": warmth, "scores": scores}
+    return {"temperature": warmth, "scores": {"base": score(posterior, test), "temperature": score(cooled, test)}}
 
 
 def _traces(posterior: Posterior, val: Data) -> Traces:

@@ -10,8 +10,11 @@ Other sizes: lengths in pixels (blurs, streaks, grain) grow with the shorter sid
 32 x 32 values, since nothing is finer than a pixel; what the table gives as a share of the image (zoom, elastic,
 pixelate) follows the image, and JPEG works on 8 x 8 blocks of any image. Grey images go through the same; `saturate`
 leaves them as they are, for they have no colour to change.
+
+Rows of a table have corruptions of their own, in `rows`.
 """
 
+from .rows import ROW_NAMES, RowCorruption
 from .table import GROUPS, NAMES, corrupt
 
-__all__ = ["GROUPS", "NAMES", "corrupt"]
+__all__ = ["GROUPS", "NAMES", "ROW_NAMES", "RowCorruption", "corrupt"]

@@ -30,6 +30,19 @@ def in_shape(targets: Tensor, wanted: Sequence[int]) -> Tensor:
     return targets
 
 
+def weighted(each: Tensor, weights: Tensor | None) -> Tensor:
+    """Log densities of elements (B, ...) times the weights of examples (B,), or of elements in the shape of the
+    targets."""
+    if weights is None:
+        return each
+    if weights.dim() > each.dim():
+        raise ValueError(
+            f"expected one weight an example, got weights {tuple(weights.shape)} for log densities "
+            f"{tuple(each.shape)}: this likelihood is no product over the elements of the targets"
+        )
+    return weights.reshape(weights.shape + (1,) * (each.dim() - weights.dim())) * each
+
+
 def check_real(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
     """What every likelihood over real numbers asks of outputs and targets."""
     name = type(likelihood).__name__

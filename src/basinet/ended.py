@@ -13,12 +13,13 @@ network learns its examples by heart.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..engine import Method
+from .engine import GradientMethod, Method
 
 LITTLE = 0.01  # nats an example that training brought in its second half: less is neglected
 Z = 3.3  # standard errors of c below zero: chance alone is beyond it once in 2,000 times
@@ -43,6 +44,26 @@ def training_of(curves: dict[str, list[Any]], recipe: Method, steps: int) -> dic
     return {"curve": which, "falling": bool(falling), "drop": drop, "error": error, "steps": steps}
 
 
+def fall_of(curves: Mapping[str, Sequence[Any]], recipe: Method, planned: int) -> float:
+    """By how many nats per example one member's training still brought its loss down, over the second half of the steps
+    that were planned; 0 where that is little, or chance, or where the member stopped before."""
+    steps = curves.get("step") or ()
+    if not steps or steps[-1] < planned:
+        return 0.0
+    training = training_of({name: [list(values)] for name, values in curves.items()}, recipe, planned)
+    return training["drop"] if training is not None and training["falling"] else 0.0
+
+
+def falling_line(falls: Sequence[float], planned: int) -> str:
+    """What is said of members whose training had not ended, by as much as `falls`."""
+    count = sum(fall > 0 for fall in falls)
+    who = "training" if len(falls) == 1 else f"{count} of {len(falls)} members"
+    return (
+        f"{who} still improved when the {planned:,} steps that were planned were done, by {max(falls):.2g} nats per "
+        "example over the second half: more epochs may be better"
+    )
+
+
 def _second_half(step: Any, values: Any) -> tuple[np.ndarray, np.ndarray] | None:
     clock, loss = (np.array([math.nan if v is None else v for v in x], float) for x in (step, values))
     if clock.shape != loss.shape or not len(clock) or not (np.isfinite(clock) & np.isfinite(loss)).all():
@@ -53,11 +74,10 @@ def _second_half(step: Any, values: Any) -> tuple[np.ndarray, np.ndarray] | None
 
 def _rates(recipe: Method, steps: int) -> np.ndarray:
     """The learning rate of each step; ones where the method has none."""
-    optimizer = getattr(recipe, "optimizer", None)
-    if optimizer is None:
+    if not isinstance(recipe, GradientMethod):
         return np.ones(steps)
     try:
-        rates = torch.as_tensor(optimizer.learning_rate(torch.arange(steps), steps), dtype=torch.float64)
+        rates = torch.as_tensor(recipe.optimizer.learning_rate(torch.arange(steps), steps), dtype=torch.float64)
     except (TypeError, ValueError, AttributeError):  # one that depends on more than the step
         return np.ones(steps)
     return np.broadcast_to(rates.numpy(), (steps,))

@@ -4,24 +4,23 @@
     squares_t = squares_{t-1} + (x_t - mean_{t-1}) (x_t - mean_t)                                  (Welford 1962)
 
 No difference of large numbers is taken, as that of the mean square and the squared mean would be: weights far from zero
-keep their variance in single precision.
+keep their variance in single precision. `Averaging` is what methods have in common that make a posterior of iterates.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ..core.tree import Params, tree_map
-from ..optim import Cyclic, Optimizer, Validated
-from ..problem.likelihoods import Gaussian
-from .method import GradientMethod, Schedule, batch_of
-from .step import Info, Step
-
-M = TypeVar("M", bound=GradientMethod)
+from .core.tree import Params, tree_map
+from .engine import Based, Descent, GradientMethod, Info, Method, Schedule, Step
+from .engine.method import batch_of
+from .optim import SGD, Cyclic, Optimizer, Validated
+from .problem.likelihoods import Gaussian
 
 RATES = (4.0, 1.0, 0.25, 0.0625, 0.015625)  # of the step size, that are tried on validation data
 TRIAL = 8  # such a try collects one over so many of the iterates
@@ -66,37 +65,17 @@ def in_unit_noise(info: Info, params: Params, step: Step) -> Info:
     return info._replace(loss=loss.detach() + descended - descended.detach(), quadratic={})
 
 
-def plan(iterates: int, every: int | None, batch_size: int | None, n: int, bank: int = 0) -> Schedule:
+def plan(iterates: int, every: int | None, batch_size: int | None, n: int) -> Schedule:
     """As many steps as give so many iterates: one every so many steps, or one an epoch."""
     batch = batch_of(batch_size, n)
     gap = -(-n // batch) if every is None else every
-    return Schedule(iterates * gap, None if batch == n else batch, bank)
+    return Schedule(iterates * gap, None if batch == n else batch)
 
 
 def share(step: Tensor, gap: int) -> Tensor:
     """() float64: of the newest iterate in the mean, after the step of that clock: 1/t where it ends gap t, else 0."""
     done = step + 1
     return torch.where(done % gap == 0, 1.0 / (done // gap).clamp(min=1).double(), 0.0)
-
-
-def trials(recipe: M) -> list[M]:
-    """The recipe with several step sizes and fewer iterates, where its step size is left open."""
-    rate = recipe.optimizer.lr
-    if not isinstance(rate, Validated):
-        return []
-    count = max(2, recipe.iterates // TRIAL)  # type: ignore[attr-defined]
-    short: dict[str, Any] = {"iterates": count}
-    if getattr(recipe, "rank", 0) > count:
-        short["rank"] = count
-    return [replace(recipe, optimizer=replace(recipe.optimizer, lr=f * rate.value), **short) for f in RATES]  # type: ignore[type-var]
-
-
-def settled(recipe: M, trial: GradientMethod | None) -> M:
-    """The recipe with the step size of a trial; None: of none, which takes as many steps as columns."""
-    if trial is not None:
-        return replace(recipe, optimizer=trial.optimizer)
-    still: dict[str, Any] = {"iterates": max(1, getattr(recipe, "rank", 0)), "every": 1}
-    return replace(recipe, optimizer=replace(recipe.optimizer, lr=0.0), **still)  # type: ignore[type-var]
 
 
 def check_iterates(iterates: int, every: int | None, optimizer: Optimizer) -> None:
@@ -110,3 +89,61 @@ def check_iterates(iterates: int, every: int | None, optimizer: Optimizer) -> No
             f"expected a cycle for each iterate, so that each is collected where the step size is lowest, got "
             f"{optimizer.lr.cycles} cycles and {iterates} iterates: give Cyclic(peak=..., cycles={iterates})"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Based, GradientMethod, kind="method"):
+    """A method that collects iterates after training, at a step size that does not shrink."""
+
+    norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
+
+    base: Method | None = None  # the training that collecting follows; None: MAP(). Not run where start= is given
+    iterates: int = 40  # visited weights that are collected
+    every: int | None = None  # steps from one of them to the next; None: an epoch, as published
+    batch_size: int | None = 128  # examples a step; None: all
+    optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)  # how a gradient becomes a step; lr by val
+    unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
+
+    def __post_init__(self) -> None:
+        check_iterates(self.iterates, self.every, self.optimizer)
+
+    def collecting(self, iterates: int, **changes: Any) -> Self:
+        """This recipe with another number of iterates."""
+        return replace(self, iterates=iterates, **changes)
+
+    @property
+    def fewest(self) -> int:
+        """Iterates without which there is no posterior."""
+        return 1
+
+    def gap(self, n: int) -> int:
+        """Steps from one iterate to the next, for n examples."""
+        return self.schedule(n).steps // self.iterates
+
+    def schedule(self, n: int) -> Schedule:
+        return plan(self.iterates, self.every, self.batch_size, n)
+
+    @property
+    def uses(self) -> frozenset[str]:  # type: ignore[override]
+        """Validation data where the step size is left open."""
+        return frozenset({"val"} if self.trials() else ())
+
+    def trials(self) -> Sequence[Method]:
+        """The recipe with several step sizes and fewer iterates, where its step size is left open."""
+        rate, count = self.optimizer.lr, max(2, self.iterates // TRIAL)
+        if not isinstance(rate, Validated):
+            return ()
+        tried = [replace(self.optimizer, lr=f * rate.value) for f in RATES]  # type: ignore[type-var]
+        return [self.collecting(count, optimizer=optimizer) for optimizer in tried]
+
+    def settled(self, trial: Method | None) -> Method:
+        """The recipe with the step size of a trial; None: of none, with as few steps as can be."""
+        if trial is not None:
+            assert isinstance(trial, GradientMethod)
+            return replace(self, optimizer=trial.optimizer)
+        still = replace(self.optimizer, lr=0.0)  # type: ignore[type-var]
+        return replace(self, iterates=self.fewest, every=1, optimizer=still)
+
+    def loss(self, params: Params, state: Descent, step: Step) -> Info:
+        info = super().loss(params, state, step)
+        return in_unit_noise(info, params, step) if self.unit_noise else info

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from basinet.averaging import Moments, check_iterates, plan, share
 from basinet.core.lift import lift
 from basinet.core.noise import Noise
-from basinet.engine.iterates import Moments, check_iterates, plan, share
 from basinet.optim import SGD, Cyclic
 
 KEY = Noise.seed(5)
@@ -54,7 +54,7 @@ def test_the_share_is_that_of_a_mean_at_the_end_of_each_gap():
     [(None, 16, 5 * 3, 16), (None, None, 5, None), (None, 100, 5, None), (7, 16, 35, 16), (1, None, 5, None)],
 )
 def test_steps_are_as_many_as_give_the_iterates(every, batch_size, steps, batch):
-    assert plan(5, every, batch_size, 40, bank=2)[:3] == (steps, batch, 2)
+    assert plan(5, every, batch_size, 40)[:2] == (steps, batch)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,9 @@
+"""`python -m basinet.advice results`: writes the figures that advice cites anew, from a folder of records."""
+
+import sys
+from pathlib import Path
+
+from .records import FILE, write
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(__file__).parent / FILE)

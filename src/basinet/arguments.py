@@ -1,0 +1,100 @@
+"""What `fit` and `cost` refuse before anything is computed, and recipes in the batches of a stream."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from .core.noise import Noise
+from .data import Data, Stream
+from .engine import Based, Engine, Method
+from .posterior import Posterior
+from .problem import Problem
+
+
+def check_arguments(
+    method: Method,
+    problem: Problem,
+    data: Data | Stream | None,
+    val: Data | Stream | None,
+    members: int | None,
+    start: Posterior | None,
+) -> None:
+    """Refuses what is no recipe, problem, data or start."""
+    name = type(method).__name__
+    if isinstance(method, type) and issubclass(method, Method):
+        raise TypeError(f"expected a recipe such as {method.__name__}(), got the class {method.__name__}")
+    if not isinstance(method, Method):
+        raise TypeError(f"expected a recipe such as bn.MAP(), got {name}")
+    if not isinstance(problem, Problem):
+        raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
+    for what, given in (("data", data), ("val", val)):
+        if isinstance(given, DataLoader):
+            raise TypeError(
+                f"expected {what} as bn.Data(inputs, targets), got a DataLoader: bn.Data.stream(loader, "
+                "n=len(loader.dataset)) reads one"
+            )
+        if given is not None and not isinstance(given, (Data, Stream)):
+            raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
+    if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
+        raise ValueError(f"expected members to be a positive integer, got {members!r}")
+    if start is not None and not isinstance(start, Posterior):
+        raise TypeError(
+            f"expected start as a posterior, got {type(start).__name__}: use bn.Posterior.of(module, problem)"
+        )
+    if start is not None and members is not None and len(start) not in (1, members):
+        raise ValueError(f"start has {len(start)} members and {members} were asked for: expected 1 or {members}")
+
+
+def check_options(seed: Any, pool: Any, engine: Any, observe: Any) -> None:
+    Noise.seed(seed)  # refuses what is none
+    if pool is not None and not isinstance(pool, (str, PathLike)):
+        raise TypeError(f"expected pool as the path of a folder, got {type(pool).__name__}")
+    if engine is not None and not isinstance(engine, Engine):
+        raise TypeError(f"expected engine as bn.Engine(device='cpu'), say, got {type(engine).__name__}")
+    if observe is not None and not callable(observe):
+        raise TypeError(f"expected observe as a function of an event, got {type(observe).__name__}")
+
+
+def check_needs(method: Method, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> None:
+    """Refuses to go without data that a recipe needs, and with terms that it does not know of."""
+    name = type(method).__name__
+    if problem.terms and not method.terms:
+        kinds = ", ".join(dict.fromkeys(type(term).__name__ for term in problem.terms))
+        raise ValueError(
+            f"{name} as given here knows of data and prior alone, and the problem has terms beside them "
+            f"({kinds}): use a method that follows the potential, such as SWAG or MAP with members, or leave them out"
+        )
+    for what, given in (("data", data), ("val", val)):
+        if given is None and what in method.needs:
+            raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
+    if hasattr(method, "base") and not isinstance(method, Based):
+        raise TypeError(f"{name} has a field base, which nothing reads: derive it from basinet.engine.Based")
+    if val is None and getattr(method, "patience", None) is not None:
+        raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
+
+
+def check_coupled(
+    method: Method, recipes: int, data: Data | Stream | None, members: int | None, start: Posterior | None
+) -> None:
+    name = method.label
+    if members is None and start is None:
+        raise ValueError(f"the members of {name} see each other, so their number matters: give members=10, say")
+    if recipes > 1:
+        raise ValueError(f"the members of {name} see each other, so they share one recipe: give no lists in it")
+    if isinstance(data, Data) and data.rows is not None:
+        raise ValueError(f"the members of {name} see the same batches: give data without index lists a member")
+
+
+def in_batches(method: Method, stream: Stream) -> Method:
+    """The recipe with the stream's batches in place of its own, so that epochs and averages are counted in them."""
+    size = len(stream.first().targets)
+    batched = method.in_batches(size, stream.n)
+    if batched is None and size < stream.n:
+        raise ValueError(
+            f"{type(method).__name__} takes all {stream.n:,} examples at each step, and the stream gives {size} at a "
+            "time: give it a batch_size (of any value: the stream decides), use another method, or data in memory"
+        )
+    return batched or method

@@ -1,0 +1,136 @@
+"""What samplers with mini-batches share: steps and their sizes, cycles, which draws are kept, and the noise.
+
+    g = d (U T / N) / d theta on a batch, the gradient of the loss per example;  lr multiplies it, so that a Langevin
+    step is e = 2 lr / N in units of U, and its noise has variance 2 lr T / N
+
+Chains are members that do not see each other. With a cyclical rate each cycle first descends without noise, to find
+another mode, and then samples (Zhang et al. 2020). The network is the one that predicts: dropout off, norm statistics
+as at the start. N comes from the data, the temperature is a factor on that of the problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.noise import Noise
+from ..core.tree import Params, Point, nbytes, size
+from ..data import Data, Stream
+from ..engine import Demand, Finished, Info, Method, Predicting, Schedule, Step
+from ..engine.method import Entry
+from ..families import Empirical
+from ..optim import Cyclic
+from ..optim.schedules import Rate
+from ..problem import Problem
+
+LOOKS = 20  # at a run, and at most one in SELDOM steps
+SELDOM = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stochastic(Method, kind="method"):
+    """A sampler with mini-batches, without rejection: exact as steps become small."""
+
+    norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
+
+    epochs: int | None = None  # passes through the data; None: what makes 3,000 steps, up to 6,000 where data are many
+    batch_size: int | None = 128  # examples a step; None: all
+    lr: float | Rate = 0.02  # what multiplies the gradient of the loss per example; a number or a rate, such as Cyclic
+    explore: float = 0.5  # share of the run, or of each cycle, before draws are kept
+    quiet: bool = True  # whether cycles explore without noise, by descent alone
+    draws: int = 20  # kept from each chain, evenly spread over the rest
+    temperature: float = 1.0  # on top of the problem's: 1 is Bayes, below 1 is cold
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.lr, Rate) and not 0 < self.lr < math.inf:
+            raise ValueError(f"expected a finite lr of more than 0, or a rate, got {self.lr!r}")
+        if not 0 <= self.explore < 1:
+            raise ValueError(f"expected explore of at least 0 and below 1, got {self.explore}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"expected a positive, finite temperature, got {self.temperature}")
+        if self.draws < self.cycles or self.draws % self.cycles:
+            raise ValueError(
+                f"expected draws as a multiple of the {self.cycles} cycles, each of which keeps as many, got "
+                f"{self.draws}"
+            )
+
+    @property
+    def cycles(self) -> int:
+        """Of the rate."""
+        return self.lr.cycles if isinstance(self.lr, Cyclic) else 1
+
+    def schedule(self, n: int) -> Schedule:
+        planned = Schedule.of_epochs(self.epochs, self.batch_size, n)
+        length = -(-planned.steps // self.cycles)
+        each = self.draws // self.cycles
+        length = max(length, math.ceil(each / (1 - self.explore)))  # a step for each draw at least
+        steps = length * self.cycles
+        return Schedule(steps, planned.batch_size, self.draws, report=max(SELDOM, steps // LOOKS))
+
+    def rate(self, clock: Tensor, total: int) -> Tensor:
+        """lr at a step, (), float64."""
+        if isinstance(self.lr, Rate):
+            return torch.as_tensor(self.lr(clock, self.schedule(total).steps))
+        return self.lr + 0.0 * clock.double()
+
+    def stage(self, clock: Tensor, total: int) -> tuple[Tensor, Tensor]:
+        """Whether noise is added at a step, and whether the draw after it is kept."""
+        length = self.schedule(total).steps // self.cycles
+        begin, each = int(self.explore * length), self.draws // self.cycles
+        gap = max(1, (length - begin) // each)
+        place = clock % length
+        since = place + 1 - begin
+        keep = (since > 0) & (since % gap == 0) & (since // gap <= each)
+        return (place >= begin) | (self.cycles == 1 or not self.quiet), keep
+
+    def heat(self, step: Step) -> Any:
+        """T / N, by which the loss per example becomes an energy: the variance of noise is 2 lr times it."""
+        return self.temperature / step.scale
+
+    def loss(self, params: Params, state: Any, step: Step) -> Info:
+        """U T / N on the batch."""
+        energy, _ = step.problem.potential(params, state.buffers, step.batch, None, "eval")
+        return Info(energy / step.scale)
+
+    def walk(self, state: Any, grads: Params, step: Step) -> tuple[Any, Tensor | None]:
+        """The state after a step along the gradient, with noise; and p' M^-1 p over T, (), where there are momenta."""
+        raise TypeError(f"{type(self).__name__} has no step")
+
+    def update(self, state: Any, step: Step) -> tuple[Any, Info]:
+        grads, info = step.lift.gradient(self.loss, state, step)
+        state, kinetic = self.walk(state, grads, step)
+        _, keep = self.stage(step.batch.step, step.batch.total)
+        told = {} if kinetic is None else {"kinetic": kinetic}
+        sample = {"params": state.params, "energy": info.loss * step.scale, **told}
+        return state, info._replace(keep=keep, sample=sample)
+
+    def point(self, state: Any) -> Point:
+        return Point(state.params, state.buffers)
+
+    def finish(
+        self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> Finished:
+        count = len(samples["energy"])
+        buffers = {name: x.expand(count, *x.shape).clone() for name, x in state.buffers.items()}
+        told = {name: x.double().tolist() for name, x in samples.items() if name != "params"}
+        return Finished(Empirical(samples["params"], buffers, count), told)
+
+    def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
+        what = f"{self.draws} draws of {size(point.params):,} parameters"
+        return Demand(self.draws * nbytes(point), what=what, predict=Predicting(self.draws, self.draws))
+
+    @classmethod
+    def lineup(cls) -> Iterable[Entry]:
+        return (Entry(cls.__name__, cls(), 1), Entry(f"{cls.__name__} chains", cls(), 10))
+
+
+def diffused(noise: Noise, params: Params, scale: Any) -> Params:
+    """Normal noise in the shapes of params, times a number () or one of each parameter (a dict)."""
+    z = noise.normal_params(params)
+    each = scale if isinstance(scale, dict) else dict.fromkeys(params, scale)
+    return {name: torch.as_tensor(each[name]).to(x.dtype) * x for name, x in z.items()}

@@ -1,0 +1,38 @@
+"""Thermometers of samplers, on draws whose temperature is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from basinet.core.noise import Noise
+from basinet.diagnostics import configurational_temperature, kinetic_temperature
+from basinet.diagnostics.temperatures import chi_square_interval
+
+
+@pytest.mark.parametrize(
+    ("freedom", "low", "high"), [(30, 13.787, 53.672), (100, 67.328, 140.169), (1000, 888.564, 1118.948)]
+)  # tables of the chi-square distribution
+def test_the_interval_is_that_of_the_chi_square(freedom, low, high):
+    assert chi_square_interval(freedom) == pytest.approx((low, high), rel=4e-3)
+
+
+def test_the_kinetic_temperature_of_normal_momenta():
+    repeats, kept, numbers = 400, 20, 7
+    momenta = Noise.seed(0).normal(torch.empty(repeats, kept, numbers, dtype=torch.float64))
+    squares = momenta.square().sum(-1)
+    right = sum(kinetic_temperature(row, numbers).right for row in squares)
+    assert 400 * 0.01 - 4.5 * 2 < repeats - right < 400 * 0.01 + 4.5 * 2  # binomial: sd 2, z = 4.5
+    assert not kinetic_temperature(1.5 * squares[0], numbers).right
+    assert kinetic_temperature(1.5 * squares, numbers).value == pytest.approx(1.5, rel=0.02)
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+@pytest.mark.parametrize(("heat", "right"), [(1.0, True), (1.4, False)])
+def test_the_configurational_temperature_of_a_normal(chains, heat, right):
+    scale = torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)
+    z = Noise.seed(1).normal(torch.empty(chains, 1200, 3, dtype=torch.float64))
+    positions = 3.0 + heat**0.5 * scale * z  # of N(3, scale^2) at a temperature
+    seen = configurational_temperature(positions, (positions - 3.0) / scale**2)
+    assert seen.right is right
+    assert seen.value == pytest.approx(heat, abs=0.15)

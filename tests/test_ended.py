@@ -1,0 +1,97 @@
+"""Training that ends when it is done, and what is said where it was not."""
+
+import pytest
+import torch
+
+import basinet as bn
+from basinet.core.noise import Noise
+from basinet.ended import fall_of, falling_line
+from basinet.engine.method import PATIENCE, patience_of
+from basinet.optim import SGD, Adam
+
+X = Noise.seed(0).normal(torch.empty(60, 3))
+Y = X[:, :1] + Noise.seed(1).normal(torch.empty(60, 1))
+ENGINE = bn.Engine(device="cpu", progress=False)
+
+
+def problem():
+    return bn.Problem(lambda: torch.nn.Linear(3, 1), bn.likelihoods.Gaussian(learned=True))
+
+
+def test_patience_is_for_recipes_that_do_not_say_how_long():
+    assert patience_of(bn.MAP()) == PATIENCE
+    assert patience_of(bn.MAP(epochs=5)) is None
+    assert patience_of(bn.MAP(epochs=5, patience=2)) == 2 == patience_of(bn.MAP(patience=2))
+    assert patience_of(bn.Laplace()) is None
+    for recipe in (bn.Anchored, bn.RandomPrior, bn.EMA, bn.WGD):
+        assert patience_of(recipe()) == PATIENCE and recipe().best and not recipe(epochs=5).best
+    with pytest.raises(ValueError, match="expected patience of at least 1 report"):
+        patience_of(bn.EMA(patience=0))
+
+
+@pytest.mark.parametrize("recipe", [bn.Anchored, bn.RandomPrior, bn.EMA])
+def test_other_points_end_at_their_best_validation_too(recipe):
+    """Noise that a network of 200 weights fits 40 rows with: going on is worse."""
+    wide = bn.Problem(lambda: bn.networks.MLP(3, 1, hidden=(50,)), bn.likelihoods.Gaussian(noise=0.3))
+    val, data = bn.Data(X[40:], Y[40:]), bn.Data(X[:40], Y[:40])
+    steps = {"optimizer": Adam(lr=0.03), "epochs": 400}
+    stopped, whole = (
+        bn.fit(recipe(**steps, **more), wide, data, val=val, engine=ENGINE) for more in ({"patience": 10}, {})
+    )
+    curves = {n: c[0] for n, c in stopped.info["curves"].items()}
+    assert curves["step"][-1] < 400 and len(curves["val_nll"]) == 10 + 1 + curves["val_nll"].index(
+        min(curves["val_nll"])
+    )
+    assert bn.score(stopped, val)["nll"] == pytest.approx(min(curves["val_nll"]), abs=1e-3)
+    assert bn.score(stopped, val)["nll"] < bn.score(whole, val)["nll"] - 0.1
+
+
+def test_with_validation_a_default_fit_stops_at_its_best_and_without_when_the_loss_is_flat():
+    val = bn.Data(X[40:], Y[40:])
+    judged = bn.fit(bn.MAP(optimizer=Adam(lr=0.1)), problem(), bn.Data(X[:40], Y[:40]), val=val, engine=ENGINE)
+    curves = {n: c[0] for n, c in judged.info["curves"].items()}
+    best = min(range(len(curves["val_nll"])), key=lambda i: curves["val_nll"][i])
+    assert curves["step"][-1] < 3000 and len(curves["step"]) == best + 1 + PATIENCE
+    assert bn.score(judged, val)["nll"] == pytest.approx(curves["val_nll"][best], abs=2e-3)
+    plain = bn.Problem(lambda: torch.nn.Linear(3, 1), bn.likelihoods.Gaussian(noise=1.0))
+    alone = bn.fit(bn.MAP(optimizer=SGD(lr=0.3)), plain, bn.Data(X, Y), engine=ENGINE)  # at its mode within 100 steps
+    assert alone.info["curves"]["step"][0][-1] < 3000
+
+
+def test_what_still_falls_is_said(caplog):
+    slow = bn.Problem(lambda: torch.nn.Linear(3, 1), bn.likelihoods.Gaussian(noise=0.1))
+    with caplog.at_level("INFO", "basinet"):
+        posterior = bn.fit(bn.MAP(optimizer=Adam(lr=1e-5)), slow, bn.Data(X, Y), engine=ENGINE)
+    assert posterior.info["still_falling"][0] > 0.05
+    assert "training still improved when the 3,000 steps that were planned were done" in caplog.text
+
+
+STEPS = list(range(10, 410, 10))
+
+
+@pytest.mark.parametrize(
+    ("curves", "low", "high"),
+    [
+        ({"step": STEPS, "loss": [40 - i for i in range(40)]}, 18, 20),
+        ({"step": STEPS, "loss": [20 - min(i, 20) for i in range(40)]}, 0, 0),
+        ({"step": STEPS[:-1], "loss": [40 - i for i in range(39)]}, 0, 0),  # it stopped before
+        ({"step": STEPS, "loss": [9] * 40, "val_nll": [4 - i / 10 for i in range(40)]}, 1.8, 2),
+        ({"step": STEPS[:8], "loss": [8 - i for i in range(8)]}, 0, 0),  # too few to tell
+        ({"step": [], "loss": []}, 0, 0),
+    ],
+)
+def test_the_fall_is_that_of_the_second_half(curves, low, high):
+    constant = bn.MAP(optimizer=Adam(lr=1e-3))
+    planned = 400 if len(curves["step"]) > 8 else 80
+    assert low <= fall_of(curves, constant, planned) <= high
+
+
+def test_a_loss_that_falls_with_the_step_size_alone_had_ended():
+    cosine = bn.MAP()  # whose step size goes to zero
+    rates = cosine.optimizer.learning_rate(torch.arange(400), 400)
+    falling = [5 + 100 * float(rates[s - 1]) for s in STEPS]
+    assert fall_of({"step": STEPS, "loss": falling}, cosine, 400) == 0
+
+
+def test_the_line_counts_members():
+    assert falling_line([0.0, 0.2], 100).startswith("1 of 2 members still improved when the 100 steps")
