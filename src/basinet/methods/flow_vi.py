@@ -23,7 +23,7 @@ from ..core.noise import Noise
 from ..core.tree import Params, Point, nbytes, ravel, size, unravel
 from ..core.where import select
 from ..data import Data, Stream
-from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule, Step
+from ..engine import Based, Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule, Step
 from ..engine.method import Entry
 from ..families import Delta, Diagonal, Family, Full, Partial, flows
 from ..families import Flow as FlowFamily
@@ -59,7 +59,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowVI(GradientMethod):
+class FlowVI(Based, GradientMethod):
     """A normal distribution bent by radial, planar or coupling flows: around Laplace's last layer, LA-NF.
 
     `FlowVI(base=Laplace(structure="full"))` bends the last layer's Laplace approximation; `start=` takes any posterior
@@ -92,7 +92,7 @@ class FlowVI(GradientMethod):
     def adapt(self, problem: Problem) -> Problem:
         select(problem.network.params, self.where)
         priors.check(problem, None)
-        problem = problem if self.base is None else self.base.adapt(problem)
+        problem = Based.adapt(self, problem)
         return problem.through(Carrying(problem.network, PREFIX))
 
     def starting(self, family: Family) -> Point:
