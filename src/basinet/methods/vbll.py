@@ -87,11 +87,6 @@ class VBLL(GradientMethod):
                 f"VBLL has a closed form for a normal prior, got {type(problem.prior).__name__}: take "
                 "bn.priors.Normal, or GaussianVI(where='LAST.*') for the last layer"
             )
-        if problem.terms:
-            raise ValueError(
-                "VBLL has a closed form for data alone, got a problem with terms: take GaussianVI(where='LAST.*') for "
-                "the last layer"
-            )
         last = self._last(problem)
 
         def make(name: str, layer: nn.Module) -> nn.Module:
