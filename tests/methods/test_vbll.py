@@ -57,7 +57,7 @@ def test_the_expected_likelihood_is_that_of_draws_or_a_bound_near_it(real, weigh
         variance = size * KEY.split("v").uniform(mean)
         z = KEY.split("z").normal(mean.new_empty(20_000, 6, 3))
         outputs = mean + variance.sqrt() * z
-        drawn = torch.func.vmap(lambda f: problem.data_potential_of(f, point.params, batch))(outputs)
+        drawn = torch.func.vmap(lambda f: problem.likelihood_potential(f, point.params, batch))(outputs)
         found, error = expected_potential(problem, mean, variance, point.params, batch), drawn.std() / 20_000**0.5
         low = float((found - drawn.mean()) / error)
         assert low > -4.5  # z: the potential of the bound is never below

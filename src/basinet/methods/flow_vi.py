@@ -92,7 +92,7 @@ class FlowVI(Based, GradientMethod):
     def adapt(self, problem: Problem) -> Problem:
         select(problem.network.params, self.where)
         priors.check(problem, None)
-        problem = super().adapt(problem)
+        problem = Based.adapt(self, problem)
         return problem.through(Carrying(problem.network, PREFIX))
 
     def starting(self, family: Family) -> Point:

@@ -53,8 +53,8 @@ class MeanField(GradientMethod):
     It trains from scratch, or from a trained network with `start=`; a prior centred there is
     `priors.Normal(scale=..., centre=params)`. What the likelihood learns is a point, as are parameters outside of
     `where`. Noise enters each layer in the way that gives the least noisy gradients where that is exact: at the
-    outputs of linear layers that see an example once, in the weights of everything else; which one it was is in
-    `posterior.info["notes"]`.
+    outputs of linear layers that see an example once, in the weights of everything else, and of all layers where the
+    problem has terms; which one it was is in `posterior.info["notes"]`.
     """
 
     epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 100 passes
@@ -84,11 +84,6 @@ class MeanField(GradientMethod):
     def randomised(self) -> bool:  # type: ignore[override]
         """Noise is an example's own unless it is that of weights."""
         return self.estimator != "weights"
-
-    @property
-    def terms(self) -> bool:  # type: ignore[override]
-        """Where noise enters through weights: elsewhere it is that of each example of the data."""
-        return self.estimator == "weights"
 
     def adapt(self, problem: Problem) -> Problem:
         priors.check(problem, self.prior_precision)

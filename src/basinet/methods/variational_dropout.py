@@ -64,7 +64,6 @@ class VariationalDropout(GradientMethod):
     """
 
     randomised: ClassVar[bool] = True
-    terms: ClassVar[bool] = False  # noise enters for each example of the data
 
     epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 100 passes
     batch_size: int | None = 128  # examples a step; None: all

@@ -35,7 +35,8 @@ FEW = 3  # examples of the pass
 
 def altered(problem: Problem, names: Collection[str], estimator: Estimator) -> Problem:
     """The problem for a network whose layers, those with a weight among `names`, can be perturbed in training."""
-    if estimator == "weights" or type(problem.network) is not Model or not _candidates(problem.network, names):
+    alone = type(problem.network) is Model and not problem.terms  # terms run the network on points of their own
+    if estimator == "weights" or not alone or not _candidates(problem.network, names):
         return problem
     kind: Kind = "flipout" if estimator == "flipout" else "local"
 
