@@ -33,7 +33,7 @@ def moved(recipe: bn.HMC, steps: int, size: float):
 
 
 def test_trajectories_are_reversible():
-    recipe = bn.HMC(step_size=0.1, length=1000.0, leapfrog=10_000, jitter=False, scaled=False)
+    recipe = bn.HMC(steps=10_000_000, step_size=0.1, length=1000.0, leapfrog=10_000, jitter=False, scaled=False)
     there, on = moved(recipe, 40, 0.1)
     assert abs(float(there.place) - 0.5) > 0.3
     back = on(there._replace(momentum=-there.momentum), 40, 41)
@@ -44,7 +44,7 @@ def test_the_energy_error_is_of_second_order():
     errors = []
     for halving in range(3):
         size, steps = 0.4 / 2**halving, 3 * 2**halving
-        recipe = bn.HMC(step_size=size, length=1000.0, leapfrog=10_000, jitter=False, scaled=False)
+        recipe = bn.HMC(steps=10_000_000, step_size=size, length=1000.0, leapfrog=10_000, jitter=False, scaled=False)
         state, _ = moved(recipe, steps, size)
         problem, data, _ = skewed()
         batch = step_of(problem, data, 1, 0).batch
