@@ -151,7 +151,8 @@ class Call:
         outputs = self.odd(self.outputs * wide, (1, 5))
         kind, activation = self.draw.choice(KINDS), self.draw.choice(ACTIVATIONS)
         dtype = self.draw.choice((torch.float32, torch.float32, torch.float64))
-        prior = self.odd(bn.priors.Normal, tuple(known("prior").values()), 0.3)
+        ours = tuple(prior for prior in known("prior").values() if prior.__module__.startswith("basinet."))
+        prior = self.odd(bn.priors.Normal, ours, 0.3)
         prior = bn.priors.Normal if prior is bn.priors.FromFamily else prior
         temperature = self.odd(self.draw.choice((1.0, 0.1)), REAL)
         make = lambda: Net(self.inputs, outputs, kind, activation).to(dtype)  # noqa: E731

@@ -111,7 +111,7 @@ def test_spreads_that_are_none_are_refused(saved, tmp_path, change, message):
     tensors, meta = bn.pool.read_tensors(file)
     named = {n: change(x) if "/scale/" in n else x for n, x in tensors.items()}
     assert any("/scale/" in n for n in tensors)
-    altered_folders._rewrite(tmp_path / "x" / "posterior.json", file, named, meta)
+    altered_folders.rewrite(tmp_path / "x" / "posterior.json", file, named, meta)
     with pytest.raises(bn.FileError, match=message):
         bn.load(tmp_path / "x", altered_folders.net)
 

@@ -78,7 +78,7 @@ def test_dates_with_a_split_at_random_are_warned_of(sales, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "prior Normal(scale=1.0), likelihood Heteroscedastic(floor=0.001, learned=True)"),
+        ((), "prior Normal(scale=3.0), likelihood Heteroscedastic(floor=0.001, learned=True)"),
         (("--prior", "0.5"), "prior Normal(scale=0.5)"),
         (("--likelihood", "Gaussian"), "likelihood Gaussian(noise=0.5, learned=True)"),
         (("--likelihood", "StudentT:df=3", "--prior", "Laplace"), "likelihood StudentT(df=3, scale=0.5, learned=True)"),

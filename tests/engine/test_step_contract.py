@@ -211,7 +211,7 @@ class Local(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanField(GradientMethod):
+class LocalNoise(GradientMethod):
     """The normal distribution with independent weights that is nearest to the posterior, by local reparametrisation
     (Kingma et al. 2015): on a linear problem N(mu, diag(Lambda)^-1)."""
 
@@ -335,17 +335,17 @@ def test_a_filter_that_was_stopped_goes_on_to_the_same_bits(strategy, error, tmp
 
 
 def test_layers_swapped_for_random_ones_descend_the_same_in_a_stack_and_alone():
-    recipe = MeanField(steps=40)
+    recipe = LocalNoise(steps=40)
     stacked, loop = fit(recipe, 3, "stacked"), fit(recipe, 3, "loop")
     for a, b in zip(leaves(stacked.parts[0].family), leaves(loop.parts[0].family), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
-    start = fit(MeanField(steps=0), 3)
+    start = fit(LocalNoise(steps=0), 3)
     assert not torch.equal(start.parts[0].family.params["log_sd"], stacked.parts[0].family.params["log_sd"])
 
 
 def test_layers_swapped_for_random_ones_give_the_mean_field():
     members, exact = 32, EXACT
-    family = fit(MeanField(), members, "stacked").parts[0].family
+    family = fit(LocalNoise(), members, "stacked").parts[0].family
     means, variances = family.params["weight"][:, 0], (2 * family.params["log_sd"][:, 0]).exp()  # (members, d)
     z = (means.mean(0) - exact.mean) / (means.std(0) / math.sqrt(members))
     assert float(z.abs().max()) < 4.5 and float(means.std(0).max()) < 0.2 * float(
