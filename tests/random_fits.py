@@ -221,6 +221,10 @@ class Call:
             kind, name = str(field.type), field.name
             if name in ("epochs", "every", "cycles"):
                 values[name] = self.odd(self.draw.choice((1, 2)), (0, -1, 5))
+            elif name == "steps":
+                values[name] = self.odd(self.draw.choice((40, 60)), (0, -1, 5))
+            elif name == "draws":
+                values[name] = self.odd(self.draw.choice((4, 6)), (0, -1, 1))
             elif name == "iterates" or name == "rank":
                 values[name] = self.odd(2, CHOICES[name])
             elif name == "base":

@@ -205,9 +205,11 @@ def test_ten_members_on_diabetes(tmp_path):
     make = lambda: bn.networks.MLP(10, 1, hidden=(50,))  # noqa: E731
     problem = bn.Problem(make, bn.likelihoods.Gaussian(noise=0.7, learned=True), bn.priors.Normal(scale="lecun"))
     engine = bn.Engine(device="cpu", progress=False)
-    made = bn.fit(Anchored(target_noise=None), problem, splits.train, val=splits.val, members=10, engine=engine)
+    made = bn.fit(
+        Anchored(target_noise=None, epochs=300), problem, splits.train, val=splits.val, members=10, engine=engine
+    )
     predictive = made.predict(splits.test.inputs)
-    plain = bn.fit(MAP(), problem, splits.train, members=10, engine=engine).predict(splits.test.inputs)
+    plain = bn.fit(MAP(epochs=300), problem, splits.train, members=10, engine=engine).predict(splits.test.inputs)
     scale = float(splits.train.targets.std())
     rmse = float((predictive.mean - splits.test.targets.reshape(predictive.mean.shape)).square().mean().sqrt())
     assert rmse < 0.85 * scale
@@ -215,7 +217,7 @@ def test_ten_members_on_diabetes(tmp_path):
     made.save(tmp_path / "saved")
     again = bn.load(tmp_path / "saved", make)
     assert torch.equal(again.predict(splits.test.inputs).outputs, predictive.outputs)
-    assert isinstance(take(again.parts[0].family, 0), Delta) and again.recipe == Anchored(target_noise=None)
+    assert isinstance(take(again.parts[0].family, 0), Delta) and again.recipe == Anchored(target_noise=None, epochs=300)
 
 
 def test_compare_has_one_row_of_it():

@@ -87,6 +87,7 @@ def test_transitions_are_longer_where_the_posterior_is_wide():
     assert counts[0] > 2 * counts[1] > 0
 
 
+@pytest.mark.slow
 def test_twenty_seeds_are_right_and_their_errors_are_as_stated():
     """Means of 20 runs: each within 4.5 of its stated errors, and together as far off as they say."""
     recipe: Any = bn.NUTS(steps=600, warmup=250, draws=10)
