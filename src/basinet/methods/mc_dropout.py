@@ -23,8 +23,8 @@ from ..core.model import Mode, Model
 from ..core.noise import Noise
 from ..core.tree import Params, Point, nbytes, take
 from ..data import Data, Stream
-from ..engine import Demand, Descent, Finished, GradientMethod, Info, Predicting, Report, Review, Schedule, Step
-from ..engine.method import Entry, patience_of
+from ..engine import Demand, Descent, Finished, GradientMethod, Info, Predicting, Schedule, Step
+from ..engine.method import Entry
 from ..families import Family
 from ..layers.altered import Altered
 from ..layers.dropped import RATE, Dropped, takes_dropout
@@ -55,7 +55,7 @@ class MCDropout(GradientMethod):
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
     patience: int | None = None  # reports without a lower validation NLL (of the network without dropout) until a
-    #                              member stops, at its best; None: 30 where epochs is None, else never
+    #                              member stops, at its best; None: 60 where epochs is None, else never
     rate: float | None = None  # share that is dropped; None: what the network's own layers have, 0.1 of those put in
     insert: Literal["before", "after"] | None = None  # put dropout before each weight layer, or after each hidden one
     #                                                   (before all but the first); None: before, if it has none
@@ -67,12 +67,6 @@ class MCDropout(GradientMethod):
             raise ValueError(f"expected a rate between 0 and 1, the share that is dropped, got {self.rate}")
         if self.insert not in (None, "before", "after"):
             raise ValueError(f"expected insert 'before', 'after' or None, got {self.insert!r}")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"expected patience of at least 1 report, or None, got {self.patience}")
-
-    @property
-    def best(self) -> bool:
-        return patience_of(self) is not None
 
     def adapt(self, problem: Problem) -> Problem:
         network = problem.network
@@ -134,10 +128,6 @@ class MCDropout(GradientMethod):
         rates = {n: x.sigmoid() for n, x in state.params.items() if n.rpartition(".")[2] == RATE and x.dim() == 0}
         params = {n: x for n, x in state.params.items() if n not in rates}
         return Point(params, state.buffers | rates)
-
-    def review(self, state: Descent, report: Report) -> Review:
-        patience = patience_of(self)
-        return Review(state, patience is not None and report.waited >= patience)
 
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise

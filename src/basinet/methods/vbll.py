@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from ..core.noise import Noise
 from ..core.tree import Params, Point, leaves, nbytes, take, tree_map
 from ..data import Data, Stream, some
-from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Report, Review, Schedule, Step
-from ..engine.method import Entry, patience_of
+from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule, Step
+from ..engine.method import Entry
 from ..families import Delta, Family, Partial, Rows
 from ..layers.altered import Altered
 from ..layers.widened import FACTOR, Widened
@@ -58,7 +58,7 @@ class VBLL(GradientMethod):
     batch_size: int | None = 128  # examples a step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
     patience: int | None = None  # reports without a lower validation NLL (at the means) until a member stops, at its
-    #                              best; None: 30 where epochs is None, else never
+    #                              best; None: 60 where epochs is None, else never
     layer: str | None = None  # the name of the last layer; None: the last linear layer of the network
     structure: Literal["full", "diagonal"] = "full"  # of the covariance of a row
     scale: float = 0.05  # standard deviations at the start
@@ -69,12 +69,6 @@ class VBLL(GradientMethod):
             raise ValueError(f"expected structure 'full' or 'diagonal', got {self.structure!r}")
         if not 0 < self.scale < math.inf:
             raise ValueError(f"expected a positive, finite scale to start from, got {self.scale}")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"expected patience of at least 1 report, or None, got {self.patience}")
-
-    @property
-    def best(self) -> bool:
-        return patience_of(self) is not None
 
     def adapt(self, problem: Problem) -> Problem:
         if type(problem.likelihood) not in (Gaussian, Categorical):
@@ -150,10 +144,6 @@ class VBLL(GradientMethod):
 
     def point(self, state: Descent) -> Point:
         return Point(state.params.centre, state.buffers)
-
-    def review(self, state: Descent, report: Report) -> Review:
-        patience = patience_of(self)
-        return Review(state, patience is not None and report.waited >= patience)
 
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise

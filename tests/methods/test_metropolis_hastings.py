@@ -1,0 +1,10 @@
+"""MetropolisHastings: mean and covariance of known posteriors. What it shares with its kin is in test_exact_samplers.py."""
+
+import basinet as bn
+from basinet.testing import Bench
+
+
+def test_its_draws_have_the_moments_that_theory_says():
+    checks = list(bn.MetropolisHastings.theory(Bench("MetropolisHastings")))
+    assert len(checks) >= 4
+    assert [c.name for c in checks if not c.passed] == []
