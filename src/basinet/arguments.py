@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from .core.noise import Noise
 from .data import Data, Stream
 from .engine import Based, Engine, Method
+from .engine.method import patience_of
 from .posterior import Posterior
 from .problem import Problem
 
@@ -72,7 +73,7 @@ def check_needs(method: Method, problem: Problem, data: Data | Stream | None, va
             raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
     if hasattr(method, "base") and not isinstance(method, Based):
         raise TypeError(f"{name} has a field base, which nothing reads: derive it from basinet.engine.Based")
-    if val is None and getattr(method, "patience", None) is not None:
+    if patience_of(method) is not None and val is None and getattr(method, "patience", None) is not None:
         raise ValueError(f"{name} with patience stops on the validation NLL: pass val=, or patience=None")
 
 

@@ -1,4 +1,4 @@
-"""MetropolisHastings: mean and covariance of known posteriors. What it shares with its kin is in test_exact_samplers.py."""
+"""MetropolisHastings: moments of known posteriors. What it shares with its kin is in test_exact_samplers.py."""
 
 import basinet as bn
 from basinet.testing import Bench
