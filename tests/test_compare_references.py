@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import basinet as bn
+from basinet.compare.api import Asking
 from basinet.compare.references import fit_reference, offered
 from basinet.compare.rows import choose
 from basinet.data import Data, Splits
@@ -69,6 +70,17 @@ def test_they_are_rows_beside_the_posteriors_in_units_of_the_target(tmp_path):
     said: list[str] = []
     bn.compare(line(), rows, out=tmp_path, say=said.append)
     assert sum("already" in text for text in said) == 4
+
+
+def test_default_rows_have_them_for_numbers_and_classes_but_not_for_counts():
+    def labels(splits, **options):
+        return [row.label for row in Asking(**options).prepare(splits, None, lambda line: None)[1]]
+
+    for splits in (line(), spots()):
+        assert labels(splits)[-3:] == [f"{name} (no posterior)" for name in ("constant", "linear", "boosting")]
+    counted = Splits("counts", *Data(line().train.inputs, torch.arange(120.0) % 4).split(0.6, 0.2, 0.2, seed=0))
+    poisson = bn.Problem(lambda: bn.networks.MLP(3, 1, hidden=(4,)), bn.likelihoods.Poisson())
+    assert not any("no posterior" in label for label in labels(counted, problem=poisson))
 
 
 def test_they_come_by_default_where_they_are_quick():

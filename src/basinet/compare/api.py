@@ -20,7 +20,7 @@ from ..engine import Engine
 from ..pool.files import atomically
 from ..posterior import Posterior
 from ..problem import Problem
-from ..problem.likelihoods import Categorical, Gaussian, Likelihood
+from ..problem.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 from ..problem.priors import Prior
 from ..temper import ways_of
 from .budget import Budget
@@ -34,6 +34,7 @@ from .shift import Shift, shift_legend, shift_table, with_ood
 from .table import legend, summarise, table, tidy, unfinished
 
 Say = Callable[[str], None]
+REFERRED = (ClassLikelihood, RealLikelihood)  # what references predict, too: not counts, nor labels
 _LOG: Say = logging.getLogger("basinet").info
 
 
@@ -162,7 +163,7 @@ class Asking(NamedTuple):
             start = settled(here, splits.val)
             both("weights that were trained elsewhere may have seen the test part: if so, all scores flatter")
         kind = kind_of(problem)
-        able, waiting = offered(splits, kind) if isinstance(problem.likelihood, (Categorical, Gaussian)) else ([], [])
+        able, waiting = offered(splits, kind) if isinstance(problem.likelihood, REFERRED) else ([], [])
         temperable = kind if ways_of(problem.likelihood) else "counts"
         chosen = choose(methods, self.members, splits.train.n, start is not None, temperable, able)
         for line in chosen.lines:
