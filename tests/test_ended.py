@@ -95,3 +95,14 @@ def test_a_loss_that_falls_with_the_step_size_alone_had_ended():
 
 def test_the_line_counts_members():
     assert falling_line([0.0, 0.2], 100).startswith("1 of 2 members still improved when the 100 steps")
+
+
+def test_a_validation_that_rose_and_falls_again_asks_for_no_more_training():
+    step = list(range(30, 3001, 30))
+    worse = (
+        [1.0 - 0.01 * i for i in range(30)] + [0.7 + 0.2 * i for i in range(20)] + [4.5 - 0.05 * i for i in range(50)]
+    )
+    recipe = bn.MAP(optimizer=SGD(lr=0.1))
+    assert fall_of({"step": step, "val_nll": worse}, recipe, 3000) == 0
+    better = [v - 3 * (i >= 50) for i, v in enumerate(worse)]  # the second half is below all before
+    assert fall_of({"step": step, "val_nll": better}, recipe, 3000) > 1

@@ -40,7 +40,7 @@ def training_of(curves: dict[str, list[Any]], recipe: Method, steps: int) -> dic
     if len(clock) < FEWEST:
         return None
     drop, error = _drift(clock, loss, _rates(recipe, steps))
-    falling = drop > LITTLE and drop > Z * error
+    falling = drop > LITTLE and drop > Z * error and not (which == "val_nll" and _past_its_best(curves[which]))
     return {"curve": which, "falling": bool(falling), "drop": drop, "error": error, "steps": steps}
 
 
@@ -62,6 +62,16 @@ def falling_line(falls: Sequence[float], planned: int) -> str:
         f"{who} still improved when the {planned:,} steps that were planned were done, by {max(falls):.2g} nats per "
         "example over the second half: more epochs may be better"
     )
+
+
+def _past_its_best(curves: Sequence[Any]) -> bool:
+    """Whether no member was better in the second half of its reports than before: a validation NLL that rose far and
+    falls again, as the step size shrinks, asks for no more training."""
+    halves = [
+        ([v for v in one[: len(one) // 2] if v is not None], [v for v in one[len(one) // 2 :] if v is not None])
+        for one in curves
+    ]
+    return all(before and after and min(before) <= min(after) for before, after in halves)
 
 
 def _second_half(step: Any, values: Any) -> tuple[np.ndarray, np.ndarray] | None:
