@@ -105,14 +105,19 @@ def relabelled(parts: Sequence[Part], asked: Sequence[Method]) -> Posterior:
 
 
 def member_nll(posterior: Posterior, val: Data | Stream) -> list[float]:
-    """The mean validation NLL of each member."""
-    total, count = torch.zeros(len(posterior), dtype=torch.float64), 0.0
-    for predictive, targets, exponents, weights in predicted_with_weights(Posterior(posterior.parts), val):
-        logs = predictive.log_joint(targets, exponents).double()  # (M, S, B)
-        member = torch.logsumexp(logs + predictive.member_mass()[1].double().log().unsqueeze(-1), 1).cpu()
-        total -= (member if weights is None else counting(member, weights)).sum(1)
+    """The mean validation NLL of each member, one after another: the draws of one member are held at a time."""
+    plain = Posterior(posterior.parts)
+    return [_mean_nll(plain[k : k + 1], val) for k in range(len(plain))]
+
+
+def _mean_nll(member: Posterior, val: Data | Stream) -> float:
+    total, count = 0.0, 0.0
+    for predictive, targets, exponents, weights in predicted_with_weights(member, val):
+        logs = predictive.log_joint(targets, exponents).double()  # (1, S, B)
+        each = torch.logsumexp(logs + predictive.member_mass()[1].double().log().unsqueeze(-1), 1).cpu()
+        total -= float((each if weights is None else counting(each, weights)).sum())
         count += len(targets) if weights is None else int((weights > 0).sum())
-    return (total / count).tolist()
+    return total / count
 
 
 def _matched(made: Posterior, who: Sequence[Member], here: Sequence[int]) -> Iterator[tuple[int, int]]:
