@@ -65,13 +65,14 @@ def falling_line(falls: Sequence[float], planned: int) -> str:
 
 
 def _past_its_best(curves: Sequence[Any]) -> bool:
-    """Whether no member was better in the second half of its reports than before: a validation NLL that rose far and
+    """Whether no member was better in the last quarter of its reports than before: a validation NLL that rose far and
     falls again, as the step size shrinks, asks for no more training."""
-    halves = [
-        ([v for v in one[: len(one) // 2] if v is not None], [v for v in one[len(one) // 2 :] if v is not None])
-        for one in curves
-    ]
-    return all(before and after and min(before) <= min(after) for before, after in halves)
+    for one in curves:
+        cut = 3 * len(one) // 4
+        before, after = ([v for v in part if v is not None] for part in (one[:cut], one[cut:]))
+        if not before or not after or min(after) < min(before):
+            return False
+    return True
 
 
 def _second_half(step: Any, values: Any) -> tuple[np.ndarray, np.ndarray] | None:
