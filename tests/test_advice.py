@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import basinet as bn
 from basinet.advice import Evidence, evidence
 from basinet.advice.advise import facts_of
-from basinet.advice.records import figures_of, shipped, write
+from basinet.advice.records import OF, SMALL, figures_of, shipped, write
 from basinet.advice.rules import RULES
 from basinet.cli import app
 from basinet.methods import find
@@ -126,16 +126,38 @@ def of_swag() -> dict[str, float]:
     return {f"{d}_{m.lower()}": next(x["nll"] for x in rows[d, m] if x["size"] == 1) for d, m in pairs}
 
 
-def of_tables() -> dict[str, float]:
-    scores = {(r["data"], r["method"]): r["scores"] for r in records("tables.jsonl")}
-    trees = {m for _, m in scores} - {"MAP", "deep ensemble"}
-    sets = {d for d, _ in scores if all((d, m) in scores for m in ("MAP", "deep ensemble", *trees))}
-    found: dict[str, float] = {"sets": len(sets)}
+def of_tables(given: list[dict[str, Any]] | None = None) -> dict[str, float]:
+    rows = records("tables.jsonl") if given is None else given
+    [*_, newest] = [r.get("default") for r in rows if r["method"] == "deep ensemble"]
+    ours, trees = ("MAP", "deep ensemble"), ("scikit-learn boosting", "LightGBM", "CatBoost")
+    scores: dict[str, dict[int, dict[str, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
+    for r in rows:
+        if r["method"] in trees or (r["method"] in ours and r.get("default") == newest):
+            scores[r["data"]][r["split"]][r["method"]] = r["scores"]
+    whole = {d: [each for each in by.values() if len(each) == 5] for d, by in scores.items()}
+    whole = {d: by for d, by in whole.items() if by}
+    found: dict[str, float] = {"sets": len(whole), "splits": sum(len(by) for by in whole.values())}
     for name in ("nll", "rmse"):
-        ours = {d: scores[d, "deep ensemble"][name] for d in sets}
-        found[f"{name}_one"] = sum(ours[d] < scores[d, "MAP"][name] for d in sets)
-        found[f"{name}_trees"] = sum(all(ours[d] < scores[d, t][name] for t in trees) for d in sets)
+        means = {d: {m: np.mean([each[m][name] for each in by]) for m in by[0]} for d, by in whole.items()}
+        found[f"{name}_one"] = sum(x["deep ensemble"] < x["MAP"] for x in means.values())
+        found[f"{name}_trees"] = sum(all(x["deep ensemble"] < x[t] for t in trees) for x in means.values())
     return found
+
+
+def test_figures_of_tables_are_means_over_splits_of_the_newest_default():
+    def row(method: str, nll: float, split: int = 0, data: str = "yacht", **more: Any) -> dict[str, Any]:
+        scores = {"nll": nll, "rmse": nll}
+        return {"data": data, "method": method, "split": split, "scores": scores, **more}
+
+    trees = [row(m, 1.0, split) for m in ("scikit-learn boosting", "LightGBM", "CatBoost") for split in (0, 1)]
+    old = [row("MAP", 5.0), row("deep ensemble", -9.0)]
+    new = [row("MAP", x + 1, split, default="b") for split, x in ((0, 0.0), (1, 1.5))]
+    new += [row("deep ensemble", x, split, default="b") for split, x in ((0, 0.0), (1, 1.5))]  # better on average alone
+    others = [row("RealMLP", -5.0), row("TabM-like", -5.0, default="b"), row("MAP", 0.0, data="naval", default="b")]
+    made = [*trees, *old, *new, *others]
+    figures = {"sets": 1, "splits": 2, "nll_one": 1, "nll_trees": 1, "rmse_one": 1, "rmse_trees": 1}
+    assert OF["results/tables.jsonl: deep ensemble"](made) == figures == of_tables(made)
+    assert OF["results/tables.jsonl: deep ensemble"]([*trees, *new[:2]])["sets"] == 0
 
 
 def of_compare() -> dict[str, float]:
@@ -215,6 +237,29 @@ def test_every_reason_of_every_rule_is_among_those_that_are_checked():
         numbers = base._replace(classes=None, real=True)
         for facts in (base, numbers, numbers._replace(one_noise=True), base._replace(val=False)):
             assert rule.reasons(facts) and all(reason in evidence.ALL for reason in rule.reasons(facts))
+
+
+def test_the_order_of_the_rules_is_that_of_the_figures():
+    figures = shipped()
+    anchored = figures["results/uci.jsonl: anchored against deep ensemble"]
+    assert anchored["small_better"] > anchored["small"] / 2 and anchored["large_worse"] > anchored["large"] / 2
+    labels = [rule.label for rule in RULES]
+    first, last = (i for i, label in enumerate(labels) if label == "anchored ensemble")
+    assert first < labels.index("deep ensemble") < last  # small data first, large data after
+    facts = facts_of(regression(), numbers(), None, None, bn.Budget())
+    assert RULES[first].applies(facts._replace(n=SMALL - 1)) and not RULES[first].applies(facts._replace(n=SMALL))
+    assert RULES[last].applies(facts._replace(n=SMALL)) and not RULES[last].applies(facts._replace(n=SMALL - 1))
+    members = figures["results/size.jsonl: fashion_mnist"]
+    shares = [members[f"share_{name}"] for name in ("five", "three", "two")]  # as RULES asks for them
+    assert next(rule.sizes for rule in RULES if rule.label == "deep ensemble") == (5, 3, 2)
+    assert shares == sorted(shares, reverse=True) and shares[0] > 0.8 and shares[-1] > 0.4
+    alone = figures["results/uci.jsonl: deep ensemble against MAP"]
+    assert alone["better"] > alone["sets"] / 2 and labels.index("deep ensemble") < labels.index("one network")
+    laplace = figures["results/compare.jsonl: Laplace against MAP"]
+    assert laplace["better"] > laplace["classes"] / 2
+    assert labels.index("one network and Laplace over its last layer") < labels.index("one network")
+    swag = figures["results/swag.jsonl: one member"]
+    assert swag["fashion_mnist_swag"] > swag["fashion_mnist_map"] and not any("SWAG" in label for label in labels)
 
 
 def problem(*layers: nn.Module, prior: Any = None) -> bn.Problem:
@@ -304,11 +349,13 @@ def test_budgets_are_kept():
         two(problem(), classes(), 1e-9)
 
 
-def test_advice_can_be_followed():
+def test_advice_can_be_followed(monkeypatch):
+    monkeypatch.setattr("basinet.engine.method.ENOUGH", 100)  # steps, and up to the next number of them
+    monkeypatch.setattr("basinet.engine.method.MOST", 100)
     data = classes()
     trained = bn.fit(bn.MAP(epochs=20), problem(), data, engine=ENGINE)
     for start in (None, trained, bn.Posterior.of(problem().network.module, problem())):
-        for advice in bn.advise(problem(), data, bn.Budget(steps=8000), val=data, start=start, engine=ENGINE):
+        for advice in bn.advise(problem(), data, bn.Budget(steps=300), val=data, start=start, engine=ENGINE):
             around, posterior = start if advice.around_start else None, start
             if advice.method is not None:
                 posterior = bn.fit(
@@ -325,7 +372,7 @@ def test_advice_reads_well():
     (first, second) = bn.advise(problem(), classes(), val=classes(), engine=ENGINE)
     text = str(second)
     assert text.startswith("one network and Laplace over its last layer: Laplace, members=1")
-    assert "cost: 3,000 training steps" in text and "3 passes a prediction" in text
+    assert "cost: 3,000 training steps" in text and "3 passes per prediction" in text
     assert "[results/compare.jsonl" in text and "then:" not in text
     assert "then: bn.temper(posterior, val)" in str(first) and "results/size.jsonl" in str(first)
     start = bn.Posterior.of(problem().network.module, problem())

@@ -54,7 +54,7 @@ def refuse(message: str, model: Any, likelihood: Any, data: bn.Data, tmp_path: A
     [
         (Y + 1, r"targets in 0 \.\.\. 2, one of the network's 3 outputs, got 1 \.\.\. 3: relabel the classes or widen"),
         (Y - 1, r"targets in 0 \.\.\. 2, .* got -1 \.\.\. 1: relabel the classes"),
-        (torch.ones_like(Y), "at least two classes among the targets, got class 1 alone"),
+        (torch.ones_like(Y), "at least two classes among the targets, got only class 1"),
         (Y.float(), r"integer class targets, got torch\.float32: use targets\.long\(\)"),
         (Y > 0, r"integer class targets, got torch\.bool: use targets\.long\(\)"),
         (nn.functional.one_hot(Y), r"targets \(batch\) .*got \(batch, 3\): pass class indices, not one-hot vectors"),
@@ -98,9 +98,9 @@ def test_networks_that_return_something_else(change, message, tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (X[:, :3], r"does not run on the data \(inputs of shape \[\(3,\)\] an example\): .*shapes cannot be"),
-        ({"x": X}, r"does not run on the data \(inputs of shape \[\(4,\)\] an example\): .*unexpected keyword"),
-        ((X, X), r"does not run on the data \(inputs of shape \[\(4,\), \(4,\)\] an example\): .*positional argument"),
+        (X[:, :3], r"does not run on the data \(inputs of shape \[\(3,\)\] per example\): .*shapes cannot be"),
+        ({"x": X}, r"does not run on the data \(inputs of shape \[\(4,\)\] per example\): .*unexpected keyword"),
+        ((X, X), r"does not run on the data \(inputs of shape \[\(4,\), \(4,\)\] per example\): .*positional argument"),
     ],
     ids=["width", "keyword", "position"],
 )

@@ -171,7 +171,7 @@ def test_folders_without_checkpoints_are_refused(tmp_path):
 def test_files_that_could_run_code_or_are_damaged_are_not_read(tmp_path):
     files = write(tmp_path, states(3))
     torch.save(nn.Linear(4, 3), files[1])
-    with pytest.raises(bn.FileError, match=r"epoch-1\.pt: it is damaged, or holds more than tensors"):
+    with pytest.raises(bn.FileError, match=r"epoch-1\.pt: it is damaged, or contains more than tensors"):
         bn.swag_of_checkpoints(files, PROBLEM, rank=2)
     for content in (b"", b"not a checkpoint", b"junk", b"PK\x03\x04", files[0].read_bytes()[:300]):
         files[1].write_bytes(content)

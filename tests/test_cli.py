@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from basinet import __version__
+from basinet.calibrate.conformal_sets import promised
 from basinet.cli import app
 from basinet.pool import read_records
-from basinet.predict.conformal import promised
 
 runner = CliRunner()
 
@@ -34,6 +34,7 @@ def test_version_and_help():
         assert invoke(command, "--help").exit_code == 0
 
 
+@pytest.mark.slow
 def test_compare_prints_a_table_and_leaves_records_and_a_pool(tmp_path):
     out = tmp_path / "run"
     result = invoke("compare", "wine", "--methods", "MAP,Laplace", "--members", "3", "--out", str(out))
@@ -80,6 +81,7 @@ def test_compare_of_regression_has_its_own_columns(tmp_path):
     assert "…" not in result.stdout
 
 
+@pytest.mark.slow
 def test_the_same_command_again_trains_nothing_and_says_the_same(tmp_path):
     words = ("compare", "wine", "--method", "MAP", "--members", "2", "--out", str(tmp_path))
     first = invoke(*words)
@@ -87,7 +89,7 @@ def test_the_same_command_again_trains_nothing_and_says_the_same(tmp_path):
     files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
     records = (tmp_path / "records.jsonl").read_bytes()
     again = invoke(*words)
-    assert again.exit_code == 0 and "MAP: in" in again.output and again.stdout == first.stdout
+    assert again.exit_code == 0 and "MAP: already in" in again.output and again.stdout == first.stdout
     assert files == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
     assert records == (tmp_path / "records.jsonl").read_bytes()
 
@@ -143,6 +145,7 @@ def test_wrong_words_get_one_line_and_status_2(words, message):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_a_pool_of_another_problem_is_refused(tmp_path):
     assert invoke("compare", "wine", "--method", "MAP", "--members", "2", "--out", str(tmp_path)).exit_code == 0
     result = invoke("compare", "breast_cancer", "--method", "MAP", "--members", "2", "--out", str(tmp_path))
@@ -161,12 +164,33 @@ def test_studies_are_listed():
     assert "How does a deep ensemble improve" in invoke("study").output
 
 
+def test_an_installed_package_says_where_the_studies_are(monkeypatch, tmp_path):
+    monkeypatch.setattr("basinet.cli.tools.CHECKOUT", tmp_path)
+    result = invoke("study", "size")
+    assert result.exit_code == 2 and "clone the repository" in " ".join(result.output.split())
+
+
+@pytest.mark.slow
+def test_what_a_study_defines_travels_to_machines_without_a_checkout(tmp_path):
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    from basinet.cli import tools
+    from studies import uci
+
+    tools._travels(tools._studies())
+    (tmp_path / "sent").write_bytes(cloudpickle.dumps(uci._mean_and_error))
+    code = "import pickle, sys; print(pickle.load(open('sent', 'rb'))([1.0, 3.0]), 'studies' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert run.stdout.split() == ["2", "±", "1", "False"], run.stderr
+
+
+@pytest.mark.slow
 def test_check_passes_and_prints_what_theory_says():
     result = invoke("check", "EMA")
     assert result.exit_code == 0, result.output
     assert "theory says" in result.output and "0 failed" in result.output
 
 
+@pytest.mark.slow
 def test_check_fails_with_status_1_when_a_method_is_wrong(monkeypatch):
     from basinet.methods.ema import EMA
 
@@ -231,6 +255,7 @@ def read(path):
 QUICK = ("--members", "2", "--set", "epochs=30")
 
 
+@pytest.mark.slow
 def test_a_file_from_compare_to_predict(tmp_path):
     train, new = houses(tmp_path / "houses.csv", 200), houses(tmp_path / "new.csv", 40, seed=1)
     words = ("--target", "price", "--missing", "impute")
@@ -268,13 +293,13 @@ def test_a_file_from_compare_to_predict(tmp_path):
     assert scores["coverage_90"] == pytest.approx(sum(inside) / len(inside))
     assert math.log(1_000) < scores["nll"] < math.log(1_000_000)  # a density per franc
     assert (record["members"], record["data"]) == (2, "new.csv")
-    assert "not scores on new data" in invoke("evaluate", fitted, train).output
+    assert "not for new data" in invoke("evaluate", fitted, train).output
 
 
 def test_classes_by_name_and_files_of_every_kind(tmp_path):
     pytest.importorskip("pyarrow")
-    from basinet.data import read_table
-    from basinet.data.values import numbers
+    from basinet.tables import read_table
+    from basinet.tables.values import numbers
 
     train, fitted = flowers(tmp_path / "flowers.csv"), str(tmp_path / "fitted")
     assert invoke("fit", train, "--target", "kind", *QUICK, "--out", fitted).exit_code == 0
@@ -301,14 +326,14 @@ def test_a_calibrated_fit_predicts_intervals_and_sets_that_hold_what_they_promis
     fitted, out = str(tmp_path / "fitted"), tmp_path / "predictions.csv"
     assert invoke("fit", train, *words, "--out", fitted).exit_code == 0
     result = invoke("predict", fitted, new, "--out", str(out))
-    assert result.exit_code == 0 and "probability 0.8, calibrated on 120 rows" in result.output
+    assert result.exit_code == 0 and "probability 0.8 (calibrated on 120 rows)" in result.output
     found, truth = read(out), [float(row["price"]) for row in read(new)]
     assert list(found[0])[-2:] == ["conformal_low", "conformal_high"]
     inside = [float(r["conformal_low"]) <= y <= float(r["conformal_high"]) for r, y in zip(found, truth)]
     mean, sd = promised(120, 300, 0.8)
     assert abs(sum(inside) / 300 - mean) < 4 * sd
     result = invoke("predict", fitted, new, "--out", str(out), "--samples", "1")
-    assert "hold what they promise for the samples of calibration" in result.output
+    assert "calibrated for the default number of samples" in result.output
 
     train, fitted = flowers(tmp_path / "flowers.csv"), str(tmp_path / "flowers")
     words = ("--target", "kind", *QUICK, "--val", "0.3", "--conformal", "0.8", "--out", fitted)
@@ -410,7 +435,7 @@ def test_what_is_wrong_with_a_file_is_one_line_and_status_2(tmp_path):
         (("fit", train, "--target", "kind", "--kind", "real"), "expected numbers"),
         (("fit", train, "--target", "kind", "--drop", "z"), "there is no column 'z'"),
         (("predict", fitted, new, *out), "got none named 'y'; there are 'x', 'kind'"),
-        (("predict", fitted, train, "--out", train), "another file than the one that is read"),
+        (("predict", fitted, train, "--out", train), "differ from the file that is read"),
         (("evaluate", fitted, str(tmp_path / "tulip.csv")), "got 'tulip' in row 1"),
     ):
         result = invoke(*words)

@@ -5,6 +5,7 @@ import math
 import shutil
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from basinet.compare.budget import Budget, scaled
 from basinet.compare.frame import Frame
 from basinet.compare.rows import Row, base_of, choose, plan_steps, steps_of
 from basinet.compare.table import _on_front
+from basinet.compare.turns import Turns
 from basinet.compare.units import unit_in
 from basinet.data import Data, Splits
 from basinet.data.toys import gaussians
@@ -185,7 +187,7 @@ def test_with_many_classes_the_largest_probabilities_are_kept(tmp_path, monkeypa
 def test_rows_on_the_same_networks_train_them_once(run):
     _, out, records = run
     assert len(list((out / "pool").glob("map-*/member-0-*.safetensors"))) == 3  # of seed 0, for all four rows
-    assert len(list((out / "pool").glob("map-*"))) == 2  # one entry a seed
+    assert len(list((out / "pool").glob("map-*"))) == 2  # one entry per seed
     assert {p.name.split("-")[0] for p in (out / "pool").iterdir()} == {
         "map", "laplace", "pep", "pool.json", "computes",
     }  # fmt: skip
@@ -207,9 +209,9 @@ def test_a_base_and_a_start_are_one_place_in_the_pool(tmp_path):
 def test_the_same_again_makes_nothing_and_more_rows_are_added(run, monkeypatch):
     found, out, records = run
     before = (out / "records.jsonl").read_bytes()
-    from basinet.compare import run as module
+    from basinet.compare import fitted as module
 
-    monkeypatch.setattr(module, "fit", None)  # nothing may be fitted
+    monkeypatch.setattr(module, "fitting", None)  # nothing may be fitted
     again = bn.compare(classes(ood=True), ENTRIES, model=small, seeds=2, out=out)
     assert again.rows == found.rows and again.summary.rows == found.summary.rows
     assert (out / "records.jsonl").read_bytes() == before
@@ -244,11 +246,11 @@ def test_what_has_changed_is_said_and_made_again(tmp_path):
 
 
 def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
-    from basinet.compare import run as module
+    from basinet.compare import fitted as module
 
-    fit = module.fit
+    fit = module.fitting
     monkeypatch.setattr(
-        module, "fit", lambda recipe, *a, **k: _stop() if isinstance(recipe, bn.PEP) else fit(recipe, *a, **k)
+        module, "fitting", lambda recipe, *a, **k: _stop() if isinstance(recipe, bn.PEP) else fit(recipe, *a, **k)
     )
     with pytest.raises(KeyboardInterrupt):
         bn.compare(classes(), ENTRIES, model=small, out=tmp_path)
@@ -300,11 +302,11 @@ def test_damaged_records_and_arrays_are_made_again_from_the_pool(tmp_path, monke
     lines = whole[first].decode().splitlines()
     bits = bytearray(whole[arrays])
     bits[len(bits) // 2] ^= 16
-    from basinet.compare import run as module
+    from basinet.compare import fitted as module
 
     steps = []
-    fit = module.fit
-    monkeypatch.setattr(module, "fit", lambda recipe, *a, **k: steps.append(k["pool"]) or fit(recipe, *a, **k))
+    fit = module.fitting
+    monkeypatch.setattr(module, "fitting", lambda recipe, *a, **k: steps.append(k["pool"]) or fit(recipe, *a, **k))
     files = sorted((tmp_path / "pool").rglob("*.safetensors"))
     before = [file.stat().st_mtime_ns for file in files]
     for path, content, words in (
@@ -326,6 +328,7 @@ def test_damaged_records_and_arrays_are_made_again_from_the_pool(tmp_path, monke
     assert [file.stat().st_mtime_ns for file in files] == before  # nothing was trained again
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*cast.*")  # of the alterations themselves
 def test_an_altered_run_folder_is_put_right_or_refused_in_words(tmp_path):
     sys.path.insert(0, str(Path(__file__).parent / "report"))
@@ -370,7 +373,7 @@ def test_an_altered_run_folder_is_put_right_or_refused_in_words(tmp_path):
         ({"engine": "cpu"}, "expected engine=bn.Engine"),
         ({"model": 7}, "expected model as a function"),
         ({"against": 3}, "expected --against one of the rows"),
-        ({"data": 3}, "expected data as a name, a file or bn.Splits"),
+        ({"data": 3}, "expected data as a name, a file or bn.datasets.Splits"),
     ],
 )
 def test_arguments_of_wrong_types_are_refused_in_words(arguments, words):
@@ -390,11 +393,11 @@ def test_tempered_rows_share_the_members_that_are_trained_already(tmp_path):
     data = Data(data.inputs, torch.where(some, (data.targets + 1) % 5, data.targets))
     splits = Splits("spots", *data.split(0.5, 0.2, 0.3, seed=0), classes=5)
     problem = default_problem(splits, small)
-    chosen = choose(None, 3, splits.train.n, False).rows
+    chosen = choose(None, 3, False).rows
     labels_ = [row.label for row in chosen]
     assert labels_[labels_.index("MAP") + 1] == "tempered MAP"
     assert labels_[labels_.index("deep ensemble") + 1] == "tempered deep ensemble"
-    assert not any(row.tempered for row in choose(None, 3, 1000, False, "counts").rows)
+    assert not any(row.tempered for row in choose(None, 3, False, "counts").rows)
     from basinet.compare.api import Asking, carry_out
     from basinet.compare.rows import _tempered
 
@@ -432,7 +435,7 @@ def test_tempered_rows_of_real_targets_have_a_factor_on_the_spread(tmp_path):
     """Networks that take the noise to be .2 of its size: one network and the ensemble, with a factor of about 5."""
     splits = noisy_numbers(400)
     problem = bn.Problem(lambda: small(1, 1), bn.likelihoods.Gaussian(noise=0.2))
-    offered = [row.label for row in choose(None, 3, 100, False, "real").rows]
+    offered = [row.label for row in choose(None, 3, False, "real").rows]
     assert {"tempered MAP", "tempered deep ensemble"} < set(offered)
     found = tempered_too(splits, problem, tmp_path, Entry("MAP", QUICK, 1), Entry("deep ensemble", QUICK, 3))
     records = {r["method"]: r for r in read_records(tmp_path / "records.jsonl")}
@@ -471,14 +474,14 @@ def test_counts_have_no_tempered_rows():
 
 
 def test_temperatures_are_asked_for_before_a_name():
-    rows = choose(["tempered laplace", "tempered", "MAP"], 3, 1000, False).rows
+    rows = choose(["tempered laplace", "tempered", "MAP"], 3, False).rows
     assert [(r.label, r.tempered) for r in rows] == [
         ("tempered Laplace", True), ("tempered mixture of Laplaces", True), ("tempered MAP", True),
         ("tempered deep ensemble", True), ("MAP", False), ("deep ensemble", False),
     ]  # fmt: skip
     with pytest.raises(ValueError, match="temperatures are for classes, labels and real numbers, not for counts"):
-        choose(["tempered MAP"], 3, 1000, False, "counts")
-    assert [r.label for r in choose(None, None, 1000, True).rows][:2] == ["given network", "tempered given network"]
+        choose(["tempered MAP"], 3, False, "counts")
+    assert [r.label for r in choose(None, None, True).rows][:2] == ["given network", "tempered given network"]
 
 
 @pytest.mark.parametrize(
@@ -506,6 +509,7 @@ def test_what_a_method_starts_from_may_have_looked_at_validation_data(recipe, lo
 # Weights that were trained elsewhere
 
 
+@pytest.mark.slow
 def test_given_weights_are_where_post_hoc_methods_start(tmp_path):
     from safetensors.torch import save_file
 
@@ -518,7 +522,7 @@ def test_given_weights_are_where_post_hoc_methods_start(tmp_path):
         classes(), rows, model=small, start=tmp_path / "net.safetensors", say=said.append, out=tmp_path / "r"
     )
     assert found["method"] == ["given network", "Laplace", "MAP", "deep ensemble", "many"]
-    assert "MAP: trains networks of its own" in " ".join(said) and "may have seen the test part" in " ".join(said)
+    assert "MAP: trains its own networks" in " ".join(said) and "may have seen the test part" in " ".join(said)
     problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
     alone = bn.score(bn.Posterior.of(module, problem), classes().test)
     assert found[0]["nll"] == pytest.approx(alone["nll"], rel=1e-6) and found[0]["steps"] == 0 == found[1]["steps"]
@@ -562,39 +566,19 @@ def ours(monkeypatch):
 
 
 def test_by_default_rows_are_taken_until_they_take_long():
-    chosen = choose(None, None, 1000, False)
+    chosen = choose(None, None, False)
     labels_ = [row.label for row in chosen.rows]
-    everything = choose("all", None, 1000, False)
+    everything = choose("all", None, False)
     assert set(labels_) <= {row.label for row in everything.rows} and not everything.lines
-    long = {"HMC", "MALA", "MCLMC", "MetropolisHastings", "NUTS"}  # chains with full batches have to be asked for
-    of = [{type(row.recipe).__name__ for row in one.rows} for one in (chosen, everything)]
-    assert of[0] == of[1] - long and long <= of[1]
-    few = choose(None, 400, 1000, False)  # ensembles of 400 are too many trainings
-    assert "deep ensemble" not in [row.label for row in few.rows] and "deep ensemble" in few.lines[0]
-    assert "--methods all" in few.lines[0]
-    assert all(row.members in (1, 4) for row in choose("all", 4, 1000, False).rows)
-
-
-def test_rows_that_share_networks_are_cheap(monkeypatch):
-    from basinet.compare import rows
-
-    made = [
-        Row("a", bn.MAP(), 1),
-        Row("ten", bn.MAP(), 10),
-        Row("ema", bn.EMA(), 1),
-        Row("ten emas", bn.EMA(), 10),
-        Row("laplaces", bn.Laplace(), 10),
-        Row("swags", bn.SWAG(), 10),
-    ]
-    for enough, left in ((10, ["ten", "ten emas", "laplaces"]), (20, ["ten emas"]), (24, [])):
-        monkeypatch.setattr(rows, "ENOUGH", enough)  # trainings: ten networks are ten, SWAG adds a third of one each
-        kept, out = rows._affordable(made if enough > 10 else made[:5], 1000)
-        assert out == left and [row.label for row in kept if row.label in left] == []
+    assert {"MAP", "deep ensemble", "Laplace", "MultiSWAG", "PEP"} <= set(labels_) and len(labels_) <= 20
+    assert not {"HMC", "NUTS", "FoRDE", "anchored ensemble"} & set(labels_)  # asked for by name
+    assert not chosen.lines
+    assert all(row.members in (1, 4) for row in choose("all", 4, False).rows)
 
 
 def test_rows_are_asked_for_by_method_label_recipe_or_entry():
     recipe = bn.MAP(epochs=3)
-    rows = choose(["laplace", "Deep Ensemble", recipe, Entry("x", recipe, 7)], None, 1000, False).rows
+    rows = choose(["laplace", "Deep Ensemble", recipe, Entry("x", recipe, 7)], None, False).rows
     assert [(r.label, r.members) for r in rows] == [
         ("Laplace", 1),
         ("mixture of Laplaces", 10),
@@ -603,13 +587,13 @@ def test_rows_are_asked_for_by_method_label_recipe_or_entry():
         ("x", 7),
     ]
     with pytest.raises(ValueError, match="Did you mean 'MAP'"):
-        choose(["MPA"], None, 1000, False)
+        choose(["MPA"], None, False)
     with pytest.raises(ValueError, match="got 'x' for two"):
-        choose([Entry("x", recipe, 7), Entry("x", recipe, 8)], None, 1000, False)
+        choose([Entry("x", recipe, 7), Entry("x", recipe, 8)], None, False)
 
 
 def test_with_given_weights_what_trains_from_scratch_has_to_be_asked_for():
-    chosen = choose(None, None, 1000, True)
+    chosen = choose(None, None, True)
     assert all(row.started for row in chosen.rows) and "deep ensemble" in chosen.lines[0]
     assert {type(row.recipe) for row in chosen.rows} >= {bn.Laplace, bn.PEP, bn.SWAG, type(None)}
     assert all(row.members == 1 for row in chosen.rows)
@@ -620,7 +604,7 @@ def test_with_given_weights_what_trains_from_scratch_has_to_be_asked_for():
 
 @pytest.mark.parametrize("steps", [500, 5000])
 def test_every_row_costs_the_same_steps(steps):
-    for row in choose("all", None, 1000, False).rows:
+    for row in choose("all", None, False).rows:
         done = scaled(row, steps, 1000)
         total = done.members * plan_steps(done, 1000)
         assert total <= steps or done.members == 1, done
@@ -655,7 +639,7 @@ def test_budgets_are_read_from_words():
 def test_seconds_become_steps_by_trials():
     from basinet.compare import budget
 
-    def seconds(row):  # 10 ms a step, and 2 s on top
+    def seconds(row):  # 10 ms per step, and 2 s on top
         return 2.0 + 0.01 * row.members * plan_steps(row, 1000)
 
     [done] = budget.spent(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], 1000, seconds, None)
@@ -671,7 +655,7 @@ def test_a_run_with_a_budget_says_how_it_was_spent_and_goes_on(tmp_path):
     bn.compare(classes(), ENTRIES[:3], say=said.append, **arguments)
     records = read_records(tmp_path / "records.jsonl")
     assert all(50 <= r["steps"] <= 60 for r in records), [r["steps"] for r in records]
-    assert "60 training steps of one network a row" in said[0]
+    assert "60 training steps of one network per row" in said[0]
     about = json.loads((tmp_path / "run.json").read_text())
     assert (
         about["budget"]["text"] == "60steps" and records[1]["told"] == about["budget"]["rows"]["deep ensemble"]["told"]
@@ -749,7 +733,7 @@ def test_an_input_that_knows_the_target_is_told():
     bn.compare(splits, [ENTRIES[0]], model=small, say=said.append)
     assert [line for line in said if "alone tells the target" in line] == [
         "'after' alone tells the target of every training row: is it known before the target is? If not, leave it out "
-        "(--drop)"
+        "(drop=, or --drop)"
     ]
     said.clear()
     bn.compare(numbers(), [ENTRIES[0]], model=small, say=said.append)
@@ -816,7 +800,7 @@ def test_few_test_examples_are_warned_of_and_have_no_intervals(tmp_path):
     found = bn.compare(
         few, [Entry("one", QUICK, 1), Entry("two", QUICK, 2)], model=small, out=tmp_path, say=said.append
     )
-    assert few.test.n == 9 and "9 test examples can tell hardly anything: scores are mostly chance" in said
+    assert few.test.n == 9 and "9 test examples say very little: scores are mostly chance" in said
     other = found.summary.where(method=next(m for m in ("one", "two") if m != found.summary[0]["reference"]))[0]
     assert other["difference"] is not None and other["low"] is None and other["high"] is None
 
@@ -845,3 +829,20 @@ def test_records_of_another_forward_in_the_same_layers_are_not_shown(tmp_path):
     shutil.rmtree(tmp_path / "pool")  # the records are left
     [after] = compared(torch.tanh)
     assert after["scores"]["nll"] != before["scores"]["nll"]
+
+
+def test_rows_that_train_the_same_wait_for_those_before_them_and_others_do_not():
+    other = replace(QUICK, epochs=3)
+    rows = [Row("a", QUICK, 1), Row("b", bn.Laplace(base=QUICK), 3), Row("c", other, 1), Row("d", QUICK, 3)]
+    turns = Turns([(row, 0) for row in rows])
+    a, b, c, d = (turns.of(number) for number in range(4))
+
+    def may(turn, recipe):
+        return not list(islice(turn.wait(recipe), 1))
+
+    assert may(a, QUICK) and not may(b, QUICK) and may(c, other) and not may(d, QUICK)
+    assert may(b, rows[1].recipe)
+    a.over(QUICK)
+    assert may(b, QUICK) and not may(d, QUICK)
+    b.leave()
+    assert may(d, QUICK)

@@ -88,7 +88,7 @@ def test_they_come_by_default_where_they_are_quick():
     assert offered(line(), "labels") == ([], [])
     big = Splits("big", *(Data(torch.zeros(4000, 300), torch.arange(4000) % 10),) * 3, classes=10)
     assert offered(big, "classes") == (["constant", "linear"], ["boosting"])
-    labels = [row.label for row in choose(None, None, 1000, False, "real", ["constant"]).rows]
+    labels = [row.label for row in choose(None, None, False, "real", ["constant"]).rows]
     assert labels[-1] == "constant (no posterior)"
-    assert not any(row.reference for row in choose(["MAP"], None, 1000, False, "real", ["constant"]).rows)
-    assert not any(row.reference for row in choose(None, None, 1000, True, "real", ["constant"]).rows)
+    assert not any(row.reference for row in choose(["MAP"], None, False, "real", ["constant"]).rows)
+    assert not any(row.reference for row in choose(None, None, True, "real", ["constant"]).rows)

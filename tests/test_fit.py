@@ -161,6 +161,7 @@ def test_a_field_base_that_nothing_reads_is_refused():
         fit(Bare())
 
 
+@pytest.mark.slow
 def test_a_method_with_a_base_gets_map_where_none_is_given():
     made = fit(Widen(), members=2, seed=3)
     base = fit(MAP(), members=2, seed=3)
@@ -331,7 +332,7 @@ def test_index_lists_must_reach_the_members_of_the_start(six):
 def test_a_start_of_another_network_is_refused(six):
     other = fit(problem=OTHER)
     for start in (other, bn.mix([six[:1], other])):
-        with pytest.raises(ValueError, match=r"start has parameters \{'weight': \(3, 4\).* not those of the problem"):
+        with pytest.raises(ValueError, match=r"start has parameters \{'weight': \(3, 4\).*, but the problem has"):
             fit(start=start)
 
 
@@ -511,7 +512,7 @@ def test_learned_noise_is_padded_with_its_samples():
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -0.1], [0.0, 0.0], [1.0, math.nan], [1.0, math.inf]])
 def test_bad_weights_are_refused(pieces, weights):
-    with pytest.raises(ValueError, match="expected 2 non-negative weights, one a posterior, got"):
+    with pytest.raises(ValueError, match="expected 2 non-negative weights, one per posterior, got"):
         bn.mix(pieces[:2], weights)
 
 
@@ -554,7 +555,7 @@ def test_samples_are_those_that_predict(wide):
 
 def test_too_few_samples_are_refused(wide):
     for call in (lambda: wide.sample(0), lambda: wide.predict(DATA.inputs, samples=0)):
-        with pytest.raises(ValueError, match="expected at least one sample a member, got 0"):
+        with pytest.raises(ValueError, match="expected at least one sample per member, got 0"):
             call()
 
 
@@ -644,7 +645,7 @@ def test_members_of_several_recipes_come_in_the_order_asked_for():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (torch.zeros(3, 5), r"the network does not run on the data \(inputs of shape \[\(5,\)\] an example\)"),
+        (torch.zeros(3, 5), r"the network does not run on the data \(inputs of shape \[\(5,\)\] per example\)"),
         (torch.zeros(3, 4, dtype=torch.long), r"the network does not run on the data"),
         ({"y": torch.zeros(3, 4)}, r"the network does not run on the data .*unexpected keyword"),
         ([[1.0, 2.0, 3.0, 4.0]], "expected inputs as tensors or arrays with a leading axis of examples, got numbers"),
@@ -679,6 +680,7 @@ def modules(count: int) -> list[nn.Module]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [bn.Anchored, bn.RandomPrior], ids=["Anchored", "RandomPrior"])
 def test_modules_in_a_mixture_have_noise_of_their_own(method):
     """Each from its own module, members end as far apart as members that `fit` numbers do: a spread near 0 (2e-10)

@@ -5,9 +5,9 @@ import torch
 
 import basinet as bn
 from basinet import pilot as module
-from basinet.defaults import candidates_for, problem_for
+from basinet.defaults import Design, candidates_for, problem_for
 from basinet.optim import Adam, Cosine
-from basinet.pilot import pilot
+from basinet.pilot import Losses, pilot
 
 CPU = bn.Engine(device="cpu", progress=False)
 FAST = bn.MAP(optimizer=Adam(lr=Cosine(peak=1e-2)))
@@ -22,7 +22,7 @@ def table(noise, n=600):
 
 
 def candidates(data, **given):
-    return candidates_for(data.inputs, 1, "real", hidden=(16,), **given)
+    return candidates_for(data.inputs, 1, "real", Design(hidden=(16,), **given))
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def candidates(data, **given):
 )
 def test_the_noise_model_of_the_data_is_chosen(noise, chosen, tmp_path):
     data, val = table(noise)
-    problem, line = pilot(candidates(data), data, val, recipe=FAST, engine=CPU, pool=tmp_path)
+    problem, _, line = pilot(candidates(data), data, val, recipe=FAST, engine=CPU, pool=tmp_path)
     assert type(problem.likelihood).__name__ == chosen
     assert line.startswith(module.IN_WORDS[chosen]) and ", by validation: CRPS " in line and ", against " in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gaussian", "heteroscedastic"]
@@ -40,7 +40,7 @@ def test_the_noise_model_of_the_data_is_chosen(noise, chosen, tmp_path):
 
 def test_a_pilot_is_no_longer_than_what_follows(tmp_path):
     data, val = table(lambda x: 0.1 + 0 * x, 100)
-    problem, line = pilot(candidates(data), data, val, recipe=bn.MAP(epochs=2, batch_size=25), engine=CPU)
+    problem, _, line = pilot(candidates(data), data, val, recipe=bn.MAP(epochs=2, batch_size=25), engine=CPU)
     assert "after 4 steps" in line and problem.likelihood in {p.likelihood for p in candidates(data)}
     assert pilot(candidates(data), data, val, recipe=bn.MAP(epochs=0), engine=CPU).line == ""
 
@@ -50,15 +50,48 @@ def test_without_a_choice_the_first_is_taken():
     several = candidates(data)
     assert [type(p.likelihood).__name__ for p in several] == ["Heteroscedastic", "Gaussian"]
     for held in (None, val.take(slice(0, 10))):
-        assert pilot(several, data, held, engine=CPU) == (several[0], "")
+        assert pilot(several, data, held, engine=CPU) == (several[0], bn.MAP(), "")
     own = candidates(data, likelihood=bn.likelihoods.StudentT(scale=0.5, learned=True))
     assert len(own) == 1 and pilot(own, data, val, engine=CPU).problem is own[0]
     classes = candidates_for(data.inputs, 3, "classes")
     assert len(classes) == 1 and type(classes[0].likelihood).__name__ == "Categorical"
-    assert candidates_for(data.inputs, 1, "real", lambda i, o: torch.nn.Linear(i, o))[0].likelihood.learned
+    assert candidates_for(data.inputs, 1, "real", Design(lambda i, o: torch.nn.Linear(i, o)))[0].likelihood.learned
 
 
 def test_the_first_candidate_is_what_problem_for_gives():
     data, _ = table(lambda x: 0.1 + 0 * x, 100)
-    first, plain = candidates(data)[0], problem_for(data.inputs, 1, "real", hidden=(16,))
+    first, plain = candidates(data)[0], problem_for(data.inputs, 1, "real", Design(hidden=(16,)))
     assert first.likelihood == plain.likelihood and first.prior.scale == plain.prior.scale == 3.0
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """A pilot of 30 steps, from a step size with which they come to nothing."""
+    tiny = Adam(lr=Cosine(peak=1e-4))
+    monkeypatch.setattr(module, "STEPS", 30)
+    monkeypatch.setattr(module, "RATES", (1 / 3, 100.0))
+    monkeypatch.setattr(module, "USUAL", tiny)
+    return bn.MAP(optimizer=tiny)
+
+
+def test_a_step_size_that_is_far_better_is_taken(few_steps):
+    data, val = table(lambda x: 0.1 + 0 * x, 400)
+    _, recipe, line = pilot(candidates(data), data, val, recipe=few_steps, engine=CPU)
+    assert recipe == bn.MAP(optimizer=Adam(lr=Cosine(peak=1e-2)))
+    assert "; step size 0.01: NLL " in line and " with 0.0001" in line and " with 3.33e-05" in line
+    assert module.with_step_of(bn.EMA(), recipe) == bn.EMA()  # it had another
+    assert module.with_step_of(few_steps, recipe) == recipe
+    assert module.with_step_of(bn.Laplace(base=few_steps), recipe).base == recipe
+    assert module.with_step_of(bn.Laplace(), few_steps) == bn.Laplace()
+    given = bn.MAP(epochs=3)
+    assert pilot(candidates(data), data, val, recipe=given, engine=CPU).recipe is given
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.5, 0), (0.05, 1), (-0.5, 1)])
+def test_predicted_noise_has_to_be_better_by_more_than_a_standard_error(gain, chosen):
+    """Of 100 validation rows whose CRPS differ by 1 on average, from one noise to the other: a standard error of .1."""
+    both = candidates_for(torch.randn(50, 3), 1, "real")[:2]  # predicted, and of one size
+    predicted = torch.linspace(1, 2, 100, dtype=torch.float64)
+    swing = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(50)
+    losses = {both[0]: Losses(predicted, predicted), both[1]: Losses(predicted + gain + swing, predicted)}
+    assert module._noise(losses) is both[chosen]

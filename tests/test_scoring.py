@@ -199,6 +199,7 @@ def test_label_scores_are_those_of_two_classes_a_label():
     assert bn.score(predictive, torch.ones_like(labels))["n"] == 200  # one outcome alone can be scored
 
 
+@pytest.mark.slow
 def test_count_scores_are_those_of_the_mixture():
     torch.manual_seed(5)
     outputs = torch.randn(3, 2, 100, 1, dtype=torch.float64)
@@ -238,7 +239,7 @@ def test_masked_examples_and_elements_are_not_scored(real):
     first = RealPredictive(whole.outputs[:, :, :40, :1], whole.likelihood)
     expected = bn.score(first, y[:40, :1])
     assert bn.score(whole, masked(torch.zeros(50, 1), y, mask)) == pytest.approx(expected)
-    rows = bn.Data(torch.zeros(50, 1), y, (torch.arange(50) < 40).double())  # one weight an example
+    rows = bn.Data(torch.zeros(50, 1), y, (torch.arange(50) < 40).double())  # one weight per example
     assert bn.score(whole, rows) == pytest.approx(
         bn.score(RealPredictive(whole.outputs[:, :, :40], whole.likelihood), y[:40])
     )

@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_wine
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
@@ -107,7 +108,7 @@ def test_all_checks_of_scikit_learn_pass(kind, network):
 def test_a_regressor_predicts_distributions_in_units_of_the_target():
     X, y = load_diabetes(return_X_y=True)
     X, new, y, truth = train_test_split(X, y, random_state=0)
-    model = regressor(members=3, network=None, method=bn.MAP(epochs=10)).fit(X, y)
+    model = regressor(members=3, network=None, method=bn.MAP(epochs=15)).fit(X, y)
     mean, sd = model.predict(new, return_std=True)
     assert model.score(new, truth) > 0.3
     interval = model.predict_interval(new, 0.9)
@@ -126,15 +127,15 @@ def test_a_regressor_predicts_distributions_in_units_of_the_target():
 
 
 def _data(model, X, y):
-    table = bn.data.table_of(X, "X").table
-    return model.encoder_.data(bn.data.Table("X", {**table.columns, model.encoder_.target.name: y}))
+    table = bn.tables.table_of(X, "X").table
+    return model.encoder_.data(bn.tables.Table("X", {**table.columns, model.encoder_.target.name: y}))
 
 
 def test_predictions_in_several_chunks_are_those_in_one(monkeypatch):
     X, y = load_diabetes(return_X_y=True)
     model, kinds = regressor(method=BRIEF).fit(X, y), classifier(method=BRIEF).fit(X, y > 100)
     whole = model.predict(X, return_std=True), model.predict_dist(X).mean, kinds.predict_dist(X).probs
-    monkeypatch.setattr("basinet.fitted.BUDGET", 40 * 2 * 50)
+    monkeypatch.setattr("basinet.tables.fitted.BUDGET", 40 * 2 * 50)
     parts = model.predict(X, return_std=True), model.predict_dist(X).mean, kinds.predict_dist(X).probs
     assert parts[0][0] == pytest.approx(whole[0][0]) and parts[0][1] == pytest.approx(whole[0][1])
     assert torch.allclose(parts[1], whole[1]) and torch.allclose(parts[2], whole[2], rtol=1e-4)
@@ -157,11 +158,11 @@ def test_frames_are_read_as_the_command_reads_files(houses, tmp_path):
     model = regressor().fit(frame, y)
     assert model.feature_names_in_.tolist() == list(frame.columns)
     frame.assign(price=y).to_csv(tmp_path / "houses.csv", index=False)
-    rules = bn.data.Rules(kind="real", categories=("zone",), split="random")
-    table = bn.data.read_table(tmp_path / "houses.csv")
-    encoder, _ = bn.data.fit_table(table, "price", rules, (0.85, 0.15), say=lambda line: None)
+    rules = bn.tables.Rules(kind="real", categories=("zone",), split="random")
+    table = bn.tables.read_table(tmp_path / "houses.csv")
+    encoder, _ = bn.tables.fit_table(table, "price", rules, (0.85, 0.15), say=lambda line: None)
     assert model.encoder_.features == encoder.features
-    mine = model.encoder_.inputs(bn.data.table_of(frame).table)
+    mine = model.encoder_.inputs(bn.tables.table_of(frame).table)
     assert torch.allclose(mine, encoder.inputs(table), atol=1e-6)
     assert model.score(frame, y) > 0.9
     with pytest.raises(ValueError, match="known: 'Ash', 'Bow', 'Cam'"):
@@ -216,14 +217,20 @@ def test_bad_targets_and_columns_are_said(houses):
     with pytest.raises(ValueError, match="two classes"):
         classifier().fit(X, np.ones(60))
     tails = np.concatenate([np.linspace(0, 1, 299), [1e6]])
-    with pytest.warns(DataWarning, match="standard deviations from the mean"):
+    with pytest.warns(
+        DataWarning, match=r"standard deviations from the mean.*take likelihood=bn\.likelihoods\.StudentT"
+    ):
         model = regressor(method=BRIEF, validation_fraction=None).fit(np.tile(X, (5, 1)), tails)
     assert np.isfinite(model.predict_interval(X)).all()
     many = pd.DataFrame({"shop": [f"shop {i % 10_000}" for i in range(20_000)], "x": np.arange(20_000) % 7})
-    with pytest.raises(ValueError, match=r"at most 1,000 different values.*got 10,000.*unseen='other'"):
+    with pytest.raises(ValueError, match=r"at most 1,000 different values.*got 10,000.*unseen='other'\), or drop it$"):
         regressor().fit(many, many.x + 0.5 * (many.index % 4))
     with pytest.raises(ValueError, match="as many targets as X has rows, 60, got 59"):
         regressor().fit(X, X[:59, 0])
+    with pytest.raises(ValueError, match=r"got an array of shape \(60, 2\): .*MultiOutputRegressor\(BasinetRegressor"):
+        regressor().fit(X, X)
+    with pytest.raises(ValueError, match=r"MultiOutputClassifier\(BasinetClassifier"):
+        classifier().fit(X, (X > 0).astype(int))
     with pytest.raises(ValueError, match=r"(unique column names|different name for each column)"):
         regressor().fit(pd.DataFrame(X, columns=["x", "x"]), X[:, 0])
     with pytest.raises(TypeError, match=r"recipe such as bn\.MAP\(\), got str"):
@@ -235,6 +242,30 @@ def test_bad_targets_and_columns_are_said(houses):
     for level in (0, 1, 90):
         with pytest.raises(ValueError, match="level between 0 and 1"):
             model.predict_interval(X, level)
+
+
+def test_what_is_said_names_parameters_and_no_options_of_the_command(houses):
+    X, y = houses
+    gaps = X.assign(area=X.area.where(X.area > 30))
+    told = []
+    for given, changed in ((X, gaps), (gaps, X)):
+        with pytest.raises(ValueError, match="missing='impute'") as error:
+            regressor(method=BRIEF).fit(given, y).predict(changed)
+        told.append(str(error.value))
+    with pytest.raises(ValueError, match="unseen='other'") as error:
+        regressor(method=BRIEF).fit(X, y).predict(X.assign(town="Dee"))
+    odd = X.assign(area=["no" if i == 7 else f"{v:.1f}" for i, v in enumerate(X.area)])
+    with pytest.raises(ValueError, match=r"categories=\('area',\) takes all as names") as other:
+        regressor().fit(odd, y)
+    assert not any("--" in line for line in (*told, str(error.value), str(other.value)))
+
+
+def test_several_targets_are_fitted_one_by_one():
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    both = np.column_stack([X[:, 0], 5 - X[:, 0]])
+    model = MultiOutputRegressor(regressor(members=1)).fit(X, both)
+    found = model.predict(X)
+    assert found.shape == both.shape and np.corrcoef(found.T)[0, 1] < -0.9
 
 
 def test_weights_count_rows():
@@ -323,8 +354,8 @@ def test_members_of_a_search_are_the_same_in_other_processes():
 
 
 @pytest.mark.slow
-def test_the_program_in_the_readme_runs(tmp_path):
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
+def test_the_program_in_the_guide_runs(tmp_path):
+    readme = (Path(__file__).parents[1] / "docs" / "guide" / "sklearn.md").read_text()
     program = re.search(r"```python\n([^`]*from basinet\.sklearn import.*?)```", readme, re.DOTALL)[1]
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert run.returncode == 0 and not run.stderr, run.stderr

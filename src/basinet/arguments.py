@@ -65,7 +65,7 @@ def check_needs(method: Method, problem: Problem, data: Data | Stream | None, va
     if problem.terms and not method.terms:
         kinds = ", ".join(dict.fromkeys(type(term).__name__ for term in problem.terms))
         raise ValueError(
-            f"{name} as given here knows of data and prior alone, and the problem has terms beside them "
+            f"{name} as given here uses only data and prior, and the problem has further terms "
             f"({kinds}): use a method that follows the potential, such as SWAG or MAP with members, or leave them out"
         )
     for what, given in (("data", data), ("val", val)):
@@ -78,15 +78,23 @@ def check_needs(method: Method, problem: Problem, data: Data | Stream | None, va
 
 
 def check_coupled(
-    method: Method, recipes: int, data: Data | Stream | None, members: int | None, start: Posterior | None
+    method: Method,
+    recipes: int,
+    parts: tuple[Data | Stream | None, Data | Stream | None],
+    members: int | None,
+    start: Posterior | None,
 ) -> None:
+    """Refuses what members that see each other cannot have; `parts` are training and validation data."""
     name = method.label
     if members is None and start is None:
         raise ValueError(f"the members of {name} see each other, so their number matters: give members=10, say")
-    if recipes > 1:
-        raise ValueError(f"the members of {name} see each other, so they share one recipe: give no lists in it")
-    if isinstance(data, Data) and data.rows is not None:
-        raise ValueError(f"the members of {name} see the same batches: give data without index lists a member")
+    if recipes > 1 and (members if members is not None else len(start or ())) < 2 * recipes:
+        raise ValueError(
+            f"members of {name} with the same recipe see each other, and its lists have {recipes} values: give "
+            f"members={10 * recipes}, say, 10 for each"
+        )
+    if any(isinstance(part, Data) and part.rows is not None for part in parts):
+        raise ValueError(f"the members of {name} see the same batches: give data without index lists per member")
 
 
 def in_batches(method: Method, stream: Stream) -> Method:

@@ -23,7 +23,7 @@ from .optim import SGD, Cyclic, Optimizer, Validated
 from .problem.likelihoods import Gaussian
 
 RATES = (4.0, 1.0, 0.25, 0.0625, 0.015625)  # of the step size, that are tried on validation data
-TRIAL = 8  # such a try collects one over so many of the iterates
+TRIAL = 8  # such a try collects one eighth of the iterates
 
 
 class Moments(NamedTuple):
@@ -66,7 +66,7 @@ def in_unit_noise(info: Info, params: Params, step: Step) -> Info:
 
 
 def plan(iterates: int, every: int | None, batch_size: int | None, n: int) -> Schedule:
-    """As many steps as give so many iterates: one every so many steps, or one an epoch."""
+    """The steps that give this many iterates: one after every `every` steps, or one per epoch."""
     batch = batch_of(batch_size, n)
     gap = -(-n // batch) if every is None else every
     return Schedule(iterates * gap, None if batch == n else batch)
@@ -100,7 +100,7 @@ class Averaging(Based, GradientMethod, kind="method"):
     base: Method | None = None  # the training that collecting follows; None: MAP(). Not run where start= is given
     iterates: int = 40  # visited weights that are collected
     every: int | None = None  # steps from one of them to the next; None: an epoch, as published
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)  # how a gradient becomes a step; lr by val
     unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
 

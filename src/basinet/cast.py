@@ -12,22 +12,28 @@ import torch
 from .arguments import check_needs
 from .core.noise import Noise
 from .core.recipe import cohorts
-from .core.tree import Point, leaves, move, stack
+from .core.tree import Point, leaves, move
+from .core.waiting import in_turn
+from .cost.recipe import refuse_what_does_not_fit
 from .data import Data, Stream, some
 from .ended import fall_of, falling_line
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
 from .engine.method import chooses_by_val, plan_of
 from .engine.progress import Progress
-from .engine.room import refuse_what_does_not_fit
 from .engine.sweep import Apart, Marked, Together
 from .engine.work import Observer, Roster, Trained, Work
+from .longer import go_on
 from .pool import Pool, PoolEntry, behaviour, describe, fingerprint
+from .pool.mapped import side_by_side
+from .pool.pool import Shelf
 from .posterior import Part, Posterior, signed
 from .predict import kept_inputs
 from .problem import Problem
 from .saving import describe_problem
 from .start import modes
+
+KINDS = 32  # recipes of a sweep that train at the same time on a cluster
 
 
 class Given(NamedTuple):
@@ -40,6 +46,7 @@ class Given(NamedTuple):
     pool: Path | str | None
     engine: Engine
     observe: Observer | None
+    blocks: dict[Member, int] | None = None  # who may train side by side; None: all
 
 
 class Cast:
@@ -48,7 +55,7 @@ class Cast:
     def __init__(
         self, each: list[Method], who: list[Member], start: Posterior | None, sources: list[Any], given: Given
     ) -> None:
-        problem, data, val, seed, pool, engine, _ = self.given = given
+        problem, data, val, seed, pool, engine, *_ = self.given = given
         self.who = who
         self.kinds = different(each)
         for recipe in self.kinds:
@@ -57,58 +64,74 @@ class Cast:
         self.adapted = [recipe.adapt(problem) for recipe in self.kinds]
         self.plans = [plan_of(recipe, 0 if data is None else data.n) for recipe in self.kinds]
         most = 1 + max(m.k for m in who)
-        if data is not None and data.rows is not None and len(data.rows) < most:
-            raise ValueError(f"the data have index lists for {len(data.rows)} members and {most} were asked for")
+        for what, part in (("data", data), ("validation data", val)):
+            if isinstance(part, Data) and part.rows is not None and len(part.rows) < most:
+                raise ValueError(f"the {what} have index lists for {len(part.rows)} members and {most} were asked for")
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in who]).unbind(-1)
         self.keys = Noise.seed(seed).split("fit").split(seeds).split(numbers).key  # (M, 2)
         self.point = _starting_points([self.adapted[j] for j in self.kind], Noise(self.keys), start, self.kinds[0])
+        self.starts_given = start is not None
         self.dtype = engine.dtype or leaves(self.point(0, 0).params)[0].dtype
         self._check_data()
         firsts = [self.kind.index(j) for j in range(len(self.kinds))]
-        self.entries: list[PoolEntry] = []  # one a kind, where there is a pool
+        self.entries: list[PoolEntry] = []  # one for each kind, where there is a pool
         if pool is not None:
             opened = Pool(pool, describe_problem(problem), behaviour(problem, data or val))
             if opened.note:
                 self._say(opened.note)
-            self.entries = [_entry(opened, each[i], sources[i], given) for i in firsts]
+            self.pool = opened
+            self.made_by = [_description(each[i], sources[i], given) for i in firsts]
+            names = [type(each[i]).__name__ for i in firsts]
+            self.entries = [opened.entry(name, by) for name, by in zip(names, self.made_by)]
         self.names = [_file_name(m, None if start is None else self.point(i, 0)) for i, m in enumerate(who)]
-        if each[0].coupled:  # a member is what the others made of it
-            company = fingerprint(self.names)
-            self.names = [f"{name}-of-{company}" for name in self.names]
+        if each[0].coupled:  # a member is what the others of its recipe made of it
+            mates = [[n for n, k in zip(self.names, self.kind) if k == j] for j in range(len(self.kinds))]
+            self.names = [f"{name}-of-{fingerprint(mates[j])}" for name, j in zip(self.names, self.kind)]
+        self.shelf = Shelf(self.entries, self.kind, self.names)
 
     def read(self, wanted: Sequence[int] | None = None) -> dict[int, Trained]:
         """Those of the wanted members (by default of all) that are in the pool."""
-        found: dict[int, Trained] = {}
+        there: dict[int, Trained] = {}
         if not self.entries:
-            return found
+            return there
         for i in range(len(self.who)) if wanted is None else wanted:
-            entry, name = self.entries[self.kind[i]], self.names[i]
-            if entry.has(name):
-                found[i] = Trained(i, *entry.read(name, self.given.engine.place))
-        return {} if self.kinds[0].coupled and len(found) < len(self.who) else found
+            if self.shelf.has(i):
+                there[i] = Trained(i, *self.shelf.read(i, self.given.engine.place))
+        if self.kinds[0].coupled:
+            lacking = {j for i, j in enumerate(self.kind) if i not in there}
+            there = {i: trained for i, trained in there.items() if self.kind[i] not in lacking}
+        return there
 
     def write(self, trained: Trained) -> None:
         """Keeps a member in the pool."""
-        i = trained.position
-        if self.entries and trained.family is not None and not self.entries[self.kind[i]].has(self.names[i]):
-            self.entries[self.kind[i]].write(self.names[i], trained.family, trained.curves)
+        if self.entries and trained.family is not None:
+            self.shelf.write(trained.position, trained.family, trained.curves)
 
-    def train(self, missing: list[int]) -> Generator[Trained, None, None]:
-        """Trains members: those whose recipes differ in numbers alone side by side, where that can be."""
-        for cohort in cohorts(self.kinds, self.plans):
-            together = len(cohort) > 1 and self.plans[cohort[0]].steps > 0 and self.given.engine.strategy != "loop"
-            left = {self.kind[i] for i in missing} & set(cohort)
-            if together and (len(left) > 1 or self._checkpoints(cohort).exist()):
-                try:
-                    yield from self._train(cohort, missing)
-                    continue
-                except Apart as reason:
-                    told = f"{len(cohort)} recipes of {self.kinds[cohort[0]].label} run one after another: {reason}"
-                    self._say(told)
-            for j in cohort:
-                yield from self._train([j], missing)
+    def train(self, missing: list[int]) -> Generator[Trained | None, None, None]:
+        """Trains members: those whose recipes differ only in numbers side by side, where that can be, and on a
+        cluster all kinds at the same time. Yields None while it waits for other machines."""
+        if self.given.engine.executor is None:
+            yield from in_turn([self._cohort(cohort, missing) for cohort in cohorts(self.kinds, self.plans)], 1)
+        else:
+            yield from in_turn([self._train([j], missing) for j in range(len(self.kinds))], KINDS)
 
-    def _train(self, cohort: list[int], missing: list[int]) -> Generator[Trained, None, None]:
+    def _cohort(self, cohort: list[int], missing: list[int]) -> Generator[Trained | None, None, None]:
+        """Trains the members of kinds that differ only in numbers."""
+        together = len(cohort) > 1 and self.plans[cohort[0]].steps > 0 and self.given.engine.strategy != "loop"
+        together = together and not self.kinds[cohort[0]].coupled  # those of one recipe see each other
+        together = together and self.given.blocks is None  # which are of one recipe each
+        left = {self.kind[i] for i in missing} & set(cohort)
+        if together and (len(left) > 1 or self._checkpoints(cohort).exist()):
+            try:
+                yield from self._train(cohort, missing)
+                return
+            except Apart as reason:
+                label = self.kinds[cohort[0]].label
+                self._say(f"{len(cohort)} recipes of {label} run one after another: {reason}")
+        for j in cohort:
+            yield from self._train([j], missing)
+
+    def _train(self, cohort: list[int], missing: list[int]) -> Generator[Trained | None, None, None]:
         """Trains the missing members of one kind, or of kinds that run as one method."""
         wanted = [i for i in missing if self.kind[i] in cohort]
         checkpoints = self._checkpoints(cohort)
@@ -124,20 +147,36 @@ class Cast:
             kind, adapted, given = self.kinds[cohort[0]], self.adapted[cohort[0]], self.given
             check_room(kind, adapted, self.point(wanted[0], 0), len(self.who), given)
             work, roster = self._work(cohort)
-            yield from given.engine.train(work, roster, missing=wanted, observe=given.observe, checkpoints=checkpoints)
+            if not checkpoints.exist():
+                self._sweep(cohort, checkpoints.run)  # of runs that were killed before their first checkpoint
+                if self.entries and len(cohort) == 1 and kind.grows:
+                    go_on(self.pool, kind, self.made_by[cohort[0]], checkpoints, self.plans[cohort[0]].bank)
+            shelf = self.shelf if self.entries else None
+            yield from given.engine.train(
+                work, roster, missing=wanted, observe=given.observe, checkpoints=checkpoints, shelf=shelf
+            )
+            self._sweep(cohort, checkpoints.run)
 
     def _work(self, cohort: list[int]) -> tuple[Work, Roster]:
         """What members of these kinds train on, and from where."""
-        problem, data, val, _, _, engine, _ = self.given
+        problem, data, val, _, _, engine, *_ = self.given
         method, point = self.kinds[cohort[0]], self.point
         if len(cohort) > 1:
             method = Together.of([self.kinds[j] for j in cohort], problem.to(engine.place, self.dtype), engine.place)
 
+            start, kind = self.point, self.kind  # not self: what is called here may travel to other machines
+
             def marked(i: int, attempt: int) -> Any:
-                return Marked(*self.point(i, attempt), torch.tensor(cohort.index(self.kind[i])))
+                return Marked(*start(i, attempt), torch.tensor(cohort.index(kind[i])))
 
             point = marked
-        return Work.of(method, self.adapted[cohort[0]], data, val), Roster(self.who, point, self.keys)
+        blocks = None if self.given.blocks is None else [self.given.blocks[m] for m in self.who]
+        roster = Roster(self.who, point, self.keys, blocks, self.starts_given)
+        return Work.of(method, self.adapted[cohort[0]], data, val), roster
+
+    def _sweep(self, cohort: list[int], run: str) -> None:
+        if self.entries:
+            self.entries[cohort[0]].sweep(run)
 
     def _say(self, line: str) -> None:
         Progress("", 0, self.given.engine.progress).say(line)
@@ -151,20 +190,20 @@ class Cast:
             run = [[self.entries[self.kind[i]].folder.name, self.names[i]] for i in mine]
         return Checkpoints(self.entries[cohort[0]].folder, self.given.engine.checkpoint, fingerprint(run))
 
-    def posterior(self, found: dict[int, Trained], trained: set[int]) -> Posterior:
-        """What was found, in the order of members: a part for each run of members of one kind."""
-        kept = [i for i in range(len(self.who)) if found[i].family is not None]
+    def posterior(self, results: dict[int, Trained], trained: set[int]) -> Posterior:
+        """Trained members in their order: a part for each run of members of one kind."""
+        kept = [i for i in range(len(self.who)) if results[i].family is not None]
         if not kept:
             raise FloatingPointError(
                 f"the loss of every member ({len(self.who)}) became NaN or infinite: lower the learning rate, or warm "
                 "it up"
             )
-        failed = [list(m) for i, m in enumerate(self.who) if found[i].family is None]
-        inputs, rows = self._inputs_of_draws(found[kept[0]].family, kept)
+        failed = [list(m) for i, m in enumerate(self.who) if results[i].family is None]
+        inputs, rows = self._inputs_of_draws(results[kept[0]].family, kept)
         parts = []
         for j, run in groupby(kept, key=lambda i: self.kind[i]):
             here = list(run)
-            done = [found[i] for i in here]
+            done = [results[i] for i in here]
             common = [n for n in done[0].curves if n != "notes" and all(n in t.curves for t in done)]  # a pool may lack
             info: dict[str, Any] = {
                 "curves": {n: [t.curves[n] for t in done] for n in common},
@@ -180,7 +219,7 @@ class Cast:
                 info["still_falling"] = falls  # nats per example, where the planned steps were too few
                 if trained.intersection(here):
                     self._say(falling_line(falls, self.plans[j].steps))
-            family = stack([t.family for t in done if t.family is not None])
+            family = side_by_side([t.family for t in done if t.family is not None])
             members = tuple(self.who[i] for i in here)
             own = None if rows is None else rows[[kept.index(i) for i in here]]
             parts.append(Part(self.given.problem, family, members, self.kinds[j], inputs, info, own))
@@ -218,13 +257,13 @@ def check_room(method: Method, problem: Problem, point: Point, members: int, giv
 
 def different(recipes: Sequence[Method]) -> list[Method]:
     """The recipes, each once."""
-    found: list[Method] = []
+    recipes_seen: list[Method] = []
     last: Method | None = None
     for recipe in recipes:
-        if recipe is not last and recipe not in found:
-            found.append(recipe)
+        if recipe is not last and recipe not in recipes_seen:
+            recipes_seen.append(recipe)
         last = recipe
-    return found
+    return recipes_seen
 
 
 def _starting_points(
@@ -238,7 +277,7 @@ def _starting_points(
         for one in given:
             got = {n: tuple(x.shape) for n, x in one.params.items()}
             if got != expected:
-                raise ValueError(f"start has parameters {got}, which are not those of the problem, {expected}")
+                raise ValueError(f"start has parameters {got}, but the problem has {expected}")
         return lambda i, attempt: given[i % len(given)]
 
     first = noise.split("start").key
@@ -259,8 +298,8 @@ def _starting_points(
     return fresh
 
 
-def _entry(pool: Pool, method: Method, source: Any, given: Given) -> PoolEntry:
-    """The place of a recipe's members; `source` are the recipes of what they start from."""
+def _description(method: Method, source: Any, given: Given) -> dict[str, Any]:
+    """What makes a recipe's members, by which a pool knows them; `source` are the recipes of what they start from."""
     data, val = given.data, given.val
     noisy = given.problem.likelihood.spread is not None  # its noise is set by validation
     description = {
@@ -273,7 +312,7 @@ def _entry(pool: Pool, method: Method, source: Any, given: Given) -> PoolEntry:
     }
     if given.engine.autocast is not None:
         description["autocast"] = str(given.engine.autocast)
-    return pool.entry(type(method).__name__, description)
+    return description
 
 
 def _file_name(member: Member, start: Point | None) -> str:

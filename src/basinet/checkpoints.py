@@ -39,9 +39,10 @@ def swag_of_checkpoints(
     `files` is a folder, whose checkpoints are taken in the order of their names (numbers in names as numbers), or the
     files themselves in the order in which they were written: the columns are the deviations of the last `rank` of
     them; with rank 0 it is diagonal.
-    A file is a safetensors file or what torch saved of a state_dict, alone or beside other things; only tensors are
-    read, and nothing in a file is run. `data` are training data, needed where the network has norm layers: their
-    statistics are recomputed for each draw. What the likelihood learns is not in such files and stays where it starts.
+    A file is a safetensors file or a state_dict saved by torch, on its own or inside a larger checkpoint; only tensors
+    are read, and nothing in a file is executed. `data` are the training data, needed if the network has norm layers:
+    their statistics are recomputed for each draw. Parameters of the likelihood are not in such files and keep their
+    initial values.
     """
     paths = _listed(files)
     check_rank(rank, len(paths), f"give at least {rank} checkpoints")
@@ -79,10 +80,10 @@ def _listed(files: Path | str | Iterable[Path | str]) -> list[Path]:
     folder = Path(files)
     if not folder.is_dir():
         raise FileError(folder, "expected a folder of checkpoints, or a list of files; there is no such folder")
-    found = [path for path in folder.iterdir() if path.suffix in ENDINGS and path.is_file()]
-    if not found:
+    listed = [path for path in folder.iterdir() if path.suffix in ENDINGS and path.is_file()]
+    if not listed:
         raise FileError(folder, f"expected checkpoints, files that end in {', '.join(ENDINGS)}; there are none")
-    return sorted(found, key=_natural)
+    return sorted(listed, key=_natural)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -98,7 +99,7 @@ def _read(path: Path, problem: Problem, fresh: Point) -> Point:
     expected = {n: tuple(x.shape) for n, x in network.module.state_dict().items() if isinstance(x, Tensor)}
     if difference := describe_difference(expected, {n: tuple(x.shape) for n, x in tensors.items()}):
         raise FileError(
-            path, f"it belongs to another model: {difference}. Expected weights of the problem's network alone"
+            path, f"it belongs to another model: {difference}. Expected only weights of the problem's network"
         )
     bad = [n for n, x in tensors.items() if not bool(x.isfinite().all())]
     if bad:
@@ -133,7 +134,9 @@ def _untied(tensors: Params, module: nn.Module) -> Params:
     for name, parameter in module.named_parameters(remove_duplicate=False):
         shared.setdefault(id(parameter), []).append(name)
     there = ([n for n in names if n in tensors] for names in shared.values())
-    return {n: tensors[found[0]] for names, found in zip(shared.values(), there) if found for n in names} | tensors
+    return {
+        n: tensors[present[0]] for names, present in zip(shared.values(), there) if present for n in names
+    } | tensors
 
 
 def _content(path: Path) -> Mapping[str, Any]:
@@ -148,8 +151,8 @@ def _content(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # of a file that is anything at all, torch raises whatever its bytes lead to
         raise FileError(
             path,
-            "it is damaged, or holds more than tensors and plain values, which is not read since that could run code: "
-            "save the state_dict of the network alone",
+            "it is damaged, or contains more than tensors and plain values, which could run code when loaded: "
+            "save only the state_dict of the network",
         ) from error
     if not isinstance(content, Mapping):
         raise FileError(path, f"expected a state_dict, got {type(content).__name__}: save module.state_dict()")

@@ -1,7 +1,8 @@
-"""What is taken where a person says nothing: a network, a likelihood and a prior for data of a kind.
+"""What is used if nothing is given: a network, a likelihood and a prior for data of a kind.
 
     real numbers   a TableNet that predicts mean and noise (Heteroscedastic), whose factor validation data set; or the
-                   mean alone, with one noise for all rows (Gaussian): where there are validation data, `pilot` chooses
+                   mean alone, with one noise for all rows (Gaussian); of the target, of its logarithm or a power of it
+                   (Warped): where there are validation data, `pilot` chooses
     classes        an MLP and Categorical
     labels         an MLP and Bernoulli
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -32,8 +33,10 @@ from .problem.likelihoods import (
     NoisyDirichlet,
     RealLikelihood,
     StudentT,
+    Warped,
 )
 from .problem.priors import Normal, Prior
+from .problem.warps import warps_for
 
 Maker = Callable[[int, int], nn.Module]  # (inputs, outputs) -> network
 Kind = Literal["classes", "labels", "real"]
@@ -41,14 +44,14 @@ Kind = Literal["classes", "labels", "real"]
 FEATURES = 8  # of a number's embedding
 MOST = 500  # numbers that are embedded: beyond, as in images, neighbours tell more than the value of one
 LARGEST = 10**7  # units of a layer in a file that is believed
-SHARED_NOISE = Gaussian(noise=0.5, learned=True)  # of networks of one's own, which have one output for each target
+SHARED_NOISE = Gaussian(noise=0.5, learned=True)  # of a user's own networks, which have one output for each target
+CANDIDATES = (Heteroscedastic(learned=True), SHARED_NOISE)  # for real numbers, between which validation chooses
 LIKELIHOODS: dict[Kind, tuple[Likelihood, ...]] = {  # the default first; real targets have standard deviation 1
     "classes": (Categorical(), NoisyDirichlet()),
     "labels": (Bernoulli(),),
-    "real": (Heteroscedastic(learned=True), SHARED_NOISE, StudentT(scale=0.5, learned=True)),
+    "real": (*CANDIDATES, StudentT(scale=0.5, learned=True)),
 }
 PRIOR, WIDE = Normal(scale=1.0), Normal(scale=3.0)  # wide: of networks for tables, whose embeddings have to bend
-CANDIDATES = LIKELIHOODS["real"][:2]  # for real numbers, between which validation chooses
 OF_KIND = {"classes": ClassLikelihood, "labels": LabelLikelihood, "real": RealLikelihood}
 
 
@@ -107,21 +110,22 @@ class DefaultNetwork:
         return network if inputs is None else network.fitted(inputs)
 
 
-def problem_for(
-    inputs: Tensor,
-    outputs: int,
-    kind: Kind,
-    make: Maker | None = None,
-    likelihood: Likelihood | None = None,
-    prior: Prior | None = None,
-    hidden: Sequence[int] | None = None,
-) -> Problem:
-    """A network, likelihood and prior for training inputs (N, ...) and as many outputs as the targets have, where they
-    are not given. `hidden` are the widths of the built-in network.
+class Design(NamedTuple):
+    """What a person says of a problem; None: the default."""
 
-    A network of one's own (`make`) gives one output for each target: real numbers then have one noise for all, unless
-    a likelihood says otherwise.
+    make: Maker | None = None  # the user's own network
+    likelihood: Likelihood | None = None
+    prior: Prior | None = None
+    hidden: Sequence[int] | None = None  # widths of the built-in network
+
+
+def problem_for(inputs: Tensor, outputs: int, kind: Kind, design: Design = Design()) -> Problem:  # noqa: B008
+    """A network, likelihood and prior for training inputs (N, ...) and as many outputs as the targets have.
+
+    A user's own network gives one output for each target: real numbers then have one noise for all, unless a
+    likelihood says otherwise.
     """
+    make, likelihood, prior, hidden = design
     if likelihood is not None and not isinstance(likelihood, OF_KIND[kind]):
         known = " or ".join(type(x).__name__ for x in LIKELIHOODS[kind])
         raise ValueError(f"expected a likelihood of {kind}, {known}, got {type(likelihood).__name__}")
@@ -147,21 +151,25 @@ def candidates_for(
     inputs: Tensor,
     outputs: int,
     kind: Kind,
-    make: Maker | None = None,
-    likelihood: Likelihood | None = None,
-    prior: Prior | None = None,
-    hidden: Sequence[int] | None = None,
+    design: Design = Design(),  # noqa: B008  # it cannot be changed
+    *,
+    targets: Tensor | None = None,
+    zero: float | None = None,
 ) -> tuple[Problem, ...]:
-    """The problems that `problem_for` might return, its own first: what `pilot` chooses from."""
-    open_ = kind == "real" and make is None and likelihood is None
-    return tuple(
-        problem_for(inputs, outputs, kind, make, x, prior, hidden) for x in (CANDIDATES if open_ else (likelihood,))
-    )
+    """The problems that `problem_for` might return, its own first, and for training targets (N, 1) those with a change
+    of variable that suits them: what `pilot` chooses from. `zero` is where zero lies among the targets."""
+    if kind != "real" or design.make is not None or design.likelihood is not None:
+        return (problem_for(inputs, outputs, kind, design),)
+    plain = [problem_for(inputs, outputs, kind, design._replace(likelihood=x)) for x in CANDIDATES]
+    warps = warps_for(targets, zero) if targets is not None and outputs == 1 else ()
+    warped = [Problem(p.network, Warped(of=x, warp=warp), p.prior) for warp in warps for p, x in zip(plain, CANDIDATES)]
+    return (*plain, *warped)
 
 
 def network_outputs(outputs: int, likelihood: Likelihood) -> int:
     """How many outputs the network has: twice as many as targets, where it also predicts their noise."""
-    return 2 * outputs if isinstance(likelihood, Heteroscedastic) else outputs
+    of = likelihood.of if isinstance(likelihood, Warped) else likelihood
+    return 2 * outputs if isinstance(of, Heteroscedastic) else outputs
 
 
 def said(problem: Problem) -> str:
@@ -171,5 +179,7 @@ def said(problem: Problem) -> str:
 
 def _brief(value: Prior | Likelihood) -> str:
     """A dataclass by its name and its fields that say something."""
+    if isinstance(value, Warped):
+        return f"{_brief(value.of)} of the target's {type(value.warp).__name__}"
     values = {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
     return f"{type(value).__name__}({', '.join(f'{name}={v}' for name, v in values.items() if v not in (None, False))})"

@@ -9,33 +9,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from .chains import Chain
+from .chains.stochastic import Stochastic
 from .core.lift import lift
-from .core.tree import Params, leaves, ravel, take, tree_map
+from .core.tree import Params, leaves, ravel, size, take, tree_map
 from .data import Data
 from .diagnostics import (
     Finding,
     Temperature,
     Transitions,
+    autocorrelation,
     configurational_temperature,
     ess_bulk,
     ess_tail,
     findings,
     kinetic_temperature,
     mcse_mean,
+    rank_counts,
     rhat,
     verdict,
 )
 from .families import Empirical
-from .posterior import Part, Posterior
+from .posterior import Part, Posterior, joined
 from .problem import Batch
 
 PROBES = 20  # inputs on which predictions are judged, where none are given
 CHUNK = 64  # draws that run in a call
+DRAWN, CHAINS = 200, 8  # draws of a chain, and chains, that a record has of a trace
 GRADIENTS = 400  # draws, over all chains, from which the configurational temperature is taken
 
 
@@ -75,11 +80,49 @@ class Diagnosis:
         """Whether all of them passed."""
         return all(test.passed for test in self.tests)
 
-    def to_arviz(self) -> Any:
-        """The quantities as ArviZ's InferenceData, for its plots; ArviZ is installed by hand."""
-        import arviz  # type: ignore[import-not-found]
+    @property
+    def converged(self) -> bool:
+        """Whether chains agree and have the temperature of the posterior, even if few draws are effective."""
+        return all(test.passed for test in self.tests if test.text.startswith("R-hat") or "temperature" in test.text)
 
-        return arviz.from_dict(posterior={name: x.cpu().numpy() for name, x in self.draws.items()})
+    def to_arviz(self) -> Any:
+        """The quantities as ArviZ's own object, for its plots and tables: `loss`, learned noise, and `prediction`."""
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError('to_arviz needs ArviZ: pip install "basinet[arviz]"') from error
+
+        posterior = {name: x.cpu().numpy() for name, x in self.draws.items() if not name.startswith("prediction")}
+        predictions = [x for name, x in self.draws.items() if name.startswith("prediction")]
+        if predictions:
+            posterior["prediction"] = torch.stack(predictions, -1).cpu().numpy()
+        later = int(arviz.__version__.split(".")[0]) >= 1  # takes groups by name
+        return arviz.from_dict({"posterior": posterior} if later else posterior)
+
+    def record(self, quantities: int = 3) -> dict[str, Any]:
+        """As JSON, for reports: the verdict, the rows that `print` shows, and traces, ranks and autocorrelations of
+        the first of them."""
+        rows = _worst(self.rows)
+        shown = {}
+        for row in rows[:quantities]:
+            draws = self.draws[row.name]
+            every = max(1, -(-draws.shape[1] // DRAWN))
+            shown[row.name] = {
+                "every": every,
+                "trace": draws[:CHAINS, ::every].double().tolist(),
+                "ranks": rank_counts(draws)[:CHAINS].tolist(),
+                "autocorrelation": autocorrelation(draws)[:CHAINS].tolist(),
+            }
+        return {
+            "chains": self.chains,
+            "kept": self.kept,
+            "passed": self.passed,
+            "converged": self.converged,
+            "verdict": self.verdict,
+            "tests": [test.text for test in self.tests],
+            "rows": [{name: _plain(value) for name, value in vars(row).items()} for row in rows],
+            "shown": shown,
+        }
 
     def __str__(self) -> str:
         head = f"{'':24}{'mean':>11}{'sd':>10}{'MCSE':>10}{'R-hat':>8}{'bulk':>8}{'tail':>8}"
@@ -116,13 +159,14 @@ def diagnose(posterior: Posterior, data: Data, *, inputs: Any = None, parameters
 
 
 def _chains(posterior: Posterior) -> Part:
-    if len(posterior.parts) != 1 or not isinstance(posterior.parts[0].family, Empirical):
+    parts = joined(list(posterior.parts)) if len(posterior.parts) > 1 else posterior.parts  # a sweep's, one by one
+    if len(parts) != 1 or not isinstance(parts[0].family, Empirical):
         kinds = " and ".join(type(part.family).__name__ for part in posterior.parts)
         raise ValueError(
-            f"expected chains of one sampler, such as bn.fit(bn.HMC(), ...) gives, got {kinds}: other posteriors have "
-            "no order of draws that could be judged"
+            f"expected chains of one sampler, such as bn.fit(bn.HMC(), ...) gives, got {kinds}: other posteriors "
+            "have no sequence of draws to judge"
         )
-    return posterior.parts[0]
+    return parts[0]
 
 
 def _probe(data: Data, part: Part) -> Any:
@@ -151,7 +195,7 @@ def _quantities(part: Part, probe: Any, data: Data) -> Iterator[tuple[str, Tenso
     outputs, loss = _over_draws(part, seen)
     yield "loss", loss
     for name, x in problem.split(_params(part))[1].items():  # what the likelihood learned, noise above all
-        for i, one in enumerate(x.flatten(2).unbind(-1)):
+        for i, one in enumerate(x.reshape(*x.shape[:2], -1).unbind(-1)):
             yield (f"{name} {i}" if x[0, 0].numel() > 1 else name), one
     for b in range(outputs.shape[2]):
         for o in range(outputs.shape[3]):
@@ -159,13 +203,19 @@ def _quantities(part: Part, probe: Any, data: Data) -> Iterator[tuple[str, Tenso
 
 
 def _over_draws(part: Part, function: Any) -> tuple[Tensor, ...]:
-    """`function(params, buffers)` of each draw in order, leaves (C, K, ...)."""
+    """`function(params, buffers)` of each draw in order, leaves (C, K, ...). Draws are read some at a time, since they
+    may lie in a file."""
     family: Any = part.family
-    both = tree_map(lambda x: x.flatten(0, 1), (family.params, family.buffers))
-    total, shape = leaves(both)[0].shape[0], leaves(family.params)[0].shape[:2]
+    both, (chains, count) = (family.params, family.buffers), leaves(family.params)[0].shape[:2]
+    together = max(1, CHUNK // count)  # chains, where they are short
+    pieces = []
     with torch.no_grad():
-        pieces = [lift(function)(*take(both, slice(i, i + CHUNK))) for i in range(0, total, CHUNK)]
-    return tuple(torch.cat(xs).unflatten(0, shape) for xs in zip(*pieces))
+        for c in range(0, chains, together):
+            some = take(both, slice(c, c + together))
+            for part_of in (slice(i, i + CHUNK) for i in range(0, count, CHUNK)):
+                few = tree_map(lambda x, rows=part_of: x[:, rows].flatten(0, 1), some)
+                pieces.append(lift(function)(*few))
+    return tuple(torch.cat(xs).unflatten(0, (chains, count)) for xs in zip(*pieces))
 
 
 def _batch(part: Part, data: Data) -> Batch:
@@ -203,14 +253,14 @@ def _kinetic(part: Part) -> Temperature | None:
     curves = part.info.get("curves", {})
     if "kinetic" not in curves:
         return None
-    return kinetic_temperature(torch.tensor(curves["kinetic"]), _flat(part.family).shape[-1])
+    dimension = size(take(take(_params(part), 0), 0))
+    return kinetic_temperature(torch.tensor(curves["kinetic"]), dimension)
 
 
 def _configurational(part: Part, data: Data) -> Temperature:
-    problem, batch, flat = part.adapted(), _batch(part, data), _flat(part.family)
-    chains, count, _ = flat.shape
+    problem, batch, family = part.adapted(), _batch(part, data), cast(Empirical, part.family)
+    chains, count = leaves(family.params)[0].shape[:2]
     every = max(1, math.ceil(chains * count / GRADIENTS))
-    family: Any = part.family
     some = tree_map(lambda x: x[:, ::every].flatten(0, 1), (family.params, family.buffers))
 
     def slopes(params: Params, buffers: Params) -> Params:
@@ -221,8 +271,9 @@ def _configurational(part: Part, data: Data) -> Temperature:
 
     total = leaves(some)[0].shape[0]
     pieces = [ravel(lift(slopes)(*take(some, slice(i, i + CHUNK))), 1) for i in range(0, total, CHUNK)]
-    positions = flat[:, ::every]
-    return configurational_temperature(positions, torch.cat(pieces).reshape(positions.shape))
+    positions = ravel(tree_map(lambda x: x[:, ::every], family.params), 2)
+    heat = part.recipe.temperature if isinstance(part.recipe, (Chain, Stochastic)) else 1.0  # beside the problem's
+    return configurational_temperature(positions, torch.cat(pieces).reshape(positions.shape) / heat)
 
 
 def _params(part: Part) -> Params:
@@ -233,6 +284,11 @@ def _params(part: Part) -> Params:
 def _flat(family: Any) -> Tensor:
     """All draws as vectors, (C, K, d)."""
     return ravel(family.params, 2)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: None for what is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _worst(rows: tuple[Row, ...], most: int = 12) -> list[Row]:

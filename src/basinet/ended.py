@@ -1,12 +1,12 @@
 """Whether training had ended: a test of the curves that members left, not a look at them.
 
 A loss falls for two reasons: parameters still move to where it is lower, and the step size shrinks, so that they swing
-less around where they are. More training goes on with the first alone. Over the second half of the steps
+less around where they are. More training continues only the first. Over the second half of the steps
 
     loss = a + b (learning rate) + c (sum of learning rates so far) + noise
 
-is fitted by least squares, and training had not ended where c is below zero beyond chance and moved the loss by more
-than can be neglected. The curve is the validation NLL where there is one: a training loss may fall for ever, while the
+is fitted by least squares, and training had not ended if c is significantly below zero and moved the loss by more
+than can be neglected. The curve is the validation NLL if there is one: a training loss may fall forever, while the
 network learns its examples by heart.
 """
 
@@ -21,22 +21,22 @@ import torch
 
 from .engine import GradientMethod, Method
 
-LITTLE = 0.01  # nats an example that training brought in its second half: less is neglected
+LITTLE = 0.01  # nats per example that training brought in its second half: less is neglected
 Z = 3.3  # standard errors of c below zero: chance alone is beyond it once in 2,000 times
 FEWEST = 8  # reports in the second half, below which nothing can be said
 MOST = 20  # bins of reports: neighbouring ones are alike, and would count twice
 
 
 def training_of(curves: dict[str, list[Any]], recipe: Method, steps: int) -> dict[str, Any] | None:
-    """What a record says of a training of so many planned steps; None where the curves are too short to tell."""
+    """What a record says of a training of this many planned steps; None where the curves are too short to tell."""
     which = "val_nll" if curves.get("val_nll") else "loss"
-    found = [
+    members = [
         pair for one in zip(curves.get("step", []), curves.get(which, [])) if (pair := _second_half(*one)) is not None
     ]
-    lengths = {len(step) for step, _ in found}
-    if not found or steps < 1 or len(lengths) != 1:  # members that stopped at different steps stopped by themselves
+    lengths = {len(step) for step, _ in members}
+    if not members or steps < 1 or len(lengths) != 1:  # members that stopped at different steps stopped by themselves
         return None
-    clock, loss = found[0][0], np.mean([values for _, values in found], axis=0)
+    clock, loss = members[0][0], np.mean([values for _, values in members], axis=0)
     if len(clock) < FEWEST:
         return None
     drop, error = _drift(clock, loss, _rates(recipe, steps))
@@ -59,8 +59,8 @@ def falling_line(falls: Sequence[float], planned: int) -> str:
     count = sum(fall > 0 for fall in falls)
     who = "training" if len(falls) == 1 else f"{count} of {len(falls)} members"
     return (
-        f"{who} still improved when the {planned:,} steps that were planned were done, by {max(falls):.2g} nats per "
-        "example over the second half: more epochs may be better"
+        f"{who} still improved over the second half of the {planned:,} planned steps, by {max(falls):.2g} nats per "
+        "example: more epochs may help"
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from .arguments import check_arguments, check_coupled, check_needs, check_option
 from .cast import Cast, Given, check_room, different
 from .core.noise import Noise
 from .core.recipe import expand
+from .core.waiting import result_of
 from .data import Data, Stream
 from .engine import Based, Engine, Member, Method
 from .engine.memory import SHARE, free_bytes, readable
@@ -22,11 +24,15 @@ from .methods.map import MAP
 from .pool import describe
 from .posterior import Posterior
 from .problem import Problem
+from .shares import share_of
 from .start import curves_of, going_on
-from .trial import by_validation, compared, relabelled
+from .trial import Run, by_validation, compared, relabelled
 
 MANY = 10_000  # members for which it is checked beforehand that all of them can be
 EACH = 8192  # bytes that a member takes beside its parameters: its key, name, curves and place in the engine
+
+Fitting = Generator[None, None, Posterior]
+"""A fit that is under way: yields None while it waits for other machines, and returns its posterior."""
 
 
 def fit(
@@ -39,27 +45,47 @@ def fit(
     seed: int = 0,
     start: Posterior | None = None,
     pool: Path | str | None = None,
+    only: Sequence[int] | str | None = None,
     engine: Engine | None = None,
     observe: Observer | None = None,
 ) -> Posterior:
     """The posterior that `method` finds for `problem` on `data`.
 
-    `members` trains an ensemble of it (default 1, or as many as `start` has); member k depends on the seed and k
-    alone, not on how many there are. Where fields of the recipe, or of recipes inside it, are lists of L values, there
-    are L members or a multiple, and member k is the one that the plain recipe with value k mod L gives; its part of
-    the posterior has that recipe. `start` gives the points to start from: one for all members, or one each. `val`
-    only stops and tunes; it never counts in N. `pool` is a folder in which members are kept: those that are there
-    already are read, not trained again. `observe` is called about once an epoch.
+    `members` is the size of the ensemble (default 1, or that of `start`). Member k depends only on the seed and on k,
+    not on the number of members. A field of the recipe, or of a recipe inside it, may be a list of L values: then
+    there are L members or a multiple of L, and member k gets value k mod L. `start` is a posterior to start from, with
+    one member for all or one for each. `val` is used to stop and to tune; it does not count in N. `pool` is a folder
+    in which members are stored: members found there are read instead of being trained again. `only` selects the
+    members that this call trains and returns, by number or as a share such as "0/4", the first of four, so that
+    several machines with one pool can train an ensemble together. `observe` is called about once per epoch.
 
-    Data may be a stream, `Data.stream`: a step is then a batch as it comes, whatever the method's `batch_size`.
+    Data may be a stream, `Data.stream`: each step then takes one batch of it, and the method's `batch_size` is ignored.
     """
+    return result_of(fitting(method, problem, data, val, members, seed, start, pool, only, engine, observe))
+
+
+def fitting(
+    method: Method,
+    problem: Problem,
+    data: Data | Stream | None = None,
+    val: Data | Stream | None = None,
+    members: int | None = None,
+    seed: int = 0,
+    start: Posterior | None = None,
+    pool: Path | str | None = None,
+    only: Sequence[int] | str | None = None,
+    engine: Engine | None = None,
+    observe: Observer | None = None,
+) -> Fitting:
+    """`fit` for those who have something else to do meanwhile: yields None while it waits for other machines, and
+    returns the posterior."""
     check_arguments(method, problem, data, val, members, start)
     check_options(seed, pool, engine, observe)
     data, val = (d.seeded(seed) if isinstance(d, Stream) else d for d in (data, val))
     recipes = expand(method)
     count = len(recipes)
     if method.coupled:
-        check_coupled(method, count, data, members, start)
+        check_coupled(method, count, (data, val), members, start)
     members = count if members is None and count > 1 and (start is None or len(start) == 1) else members
     given = Given(problem, data, val, seed, pool, engine or Engine(), observe)
     if members is not None and members >= MANY:
@@ -71,14 +97,18 @@ def fit(
             f"members, of which member k has value k mod {count}"
         )
     each = [recipes[i % count] for i in range(len(who))]
-    return _fit(each, who, start, given)
+    share = share_of(only, len(who), count, method, given.engine)
+    blocks = None if share.blocks is None else {who[i]: b for b, block in enumerate(share.blocks) for i in block}
+    given = given._replace(engine=share.engine, blocks=blocks)
+    if share.chosen is not None:
+        start = start if start is None or len(start) == 1 else start[share.chosen]
+        each, who = [each[i] for i in share.chosen], [who[i] for i in share.chosen]
+    return (yield from _fit(each, who, start, given))
 
 
-def _fit(
-    each: list[Method], who: list[Member], start: Posterior | None, given: Given, trial: bool = False
-) -> Posterior:
-    """The posterior of members that have a plain recipe each. What goes on from a start is compared with it, unless it
-    is a `trial`."""
+def _fit(each: list[Method], who: list[Member], start: Posterior | None, given: Given, trial: bool = False) -> Fitting:
+    """The posterior of members that have a plain recipe each. What continues from a start is compared with it, unless
+    it is a `trial`."""
     if isinstance(given.data, Stream):
         each = [in_batches(recipe, given.data) for recipe in each]
     sources: list[Any] = [None if start is None else [describe(p.recipe) for p in start.parts]] * len(each)
@@ -89,7 +119,7 @@ def _fit(
             adapted = recipe.adapt(given.problem)
             check_room(recipe, adapted, adapted.init(Noise.seed(given.seed)), len(who), given)
         bases: list[Method] = [recipe.base or MAP() for recipe in based]
-        start = _fit(bases, who, None, given)
+        start = yield from _fit(bases, who, None, given)
         places = {m: i for i, m in reversed(list(enumerate(who)))}
         there = [places[m] for m in start.members]  # those that diverged are not
         each, who = [each[i] for i in there], [who[i] for i in there]
@@ -101,32 +131,36 @@ def _fit(
         if by_trial or learned != each:
             again = _rerun(who, start, given)
             if not by_trial:
-                made = again(learned, list(range(len(who))))
-                asked = [each[who.index(m)] for m in made.members]
-                return relabelled([made[k].parts[0] for k in range(len(made))], asked)
+                refitted = yield from again(learned, list(range(len(who))), False)
+                asked = [each[who.index(m)] for m in refitted.members]
+                return relabelled([refitted[k].parts[0] for k in range(len(refitted))], asked)
             assert given.val is not None
-            told = Progress("", 0, given.engine.progress)
-            return by_validation(each, who, start, given.val, again, told)
+            progress = Progress("", 0, given.engine.progress)
+            return (yield from by_validation(each, who, start, given.val, again, progress))
     cast = Cast(each, who, start, sources, given)
-    found = cast.read()
-    missing = [i for i in range(len(who)) if i not in found]
+    results = cast.read()
+    missing = [i for i in range(len(who)) if i not in results]
     with closing(cast.train(missing)) as run:
         for trained in run:
-            found[trained.position] = trained
+            if trained is None:
+                yield
+                continue
+            results[trained.position] = trained
             cast.write(trained)
-    made = cast.posterior(found, set(missing))
+    posterior = cast.posterior(results, set(missing))
     goes_on = isinstance(each[0], Based) and bool(cast.plans[0].steps)
     if trial or start is None or given.data is None or not goes_on:
-        return made
-    return compared(made, who, start, given.data, given.val, Progress("", 0, given.engine.progress))
+        return posterior
+    return compared(posterior, who, start, given.data, given.val, Progress("", 0, given.engine.progress))
 
 
-def _rerun(who: list[Member], start: Posterior, given: Given) -> Callable[[list[Method], list[int]], Posterior]:
+def _rerun(who: list[Member], start: Posterior, given: Given) -> Run:
     """Fits some of the members by recipes of their own."""
 
-    def run(recipes: list[Method], here: list[int]) -> Posterior:
+    def run(recipes: list[Method], here: list[int], quietly: bool) -> Fitting:
         own = start if len(start) == 1 else start[here]
-        return _fit(recipes, [who[i] for i in here], own, given, trial=True)
+        engine = replace(given.engine, progress=False) if quietly else given.engine
+        return _fit(recipes, [who[i] for i in here], own, given._replace(engine=engine), trial=True)
 
     return run
 
@@ -136,7 +170,7 @@ def _check_many(method: Method, members: int, given: Given) -> None:
     free = int(SHARE * free_bytes(torch.device("cpu")))
     if members * EACH > free:
         raise MemoryError(
-            f"{members:,} members take about {readable(members * EACH)} to keep count of alone, and {readable(free)} "
+            f"just keeping track of {members:,} members takes about {readable(members * EACH)}, and {readable(free)} "
             f"may be used: members={free // EACH:,} fit"
         )
     check_needs(method, given.problem, given.data, given.val)

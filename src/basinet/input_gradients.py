@@ -15,11 +15,11 @@ from .repulsion.input_gradients import input_gradients as of_member
 
 
 def input_gradients(posterior: Posterior, data: Data | Stream, batch_size: int = 256) -> Tensor:
-    """Gradients with respect to the inputs, (M, B, E, F): F floating-point inputs an example, flattened.
+    """Gradients with respect to the inputs, (M, B, E, F): F floating-point inputs per example, flattened.
 
     For classes of the true class's output, for labels of the sum of theirs with their signs (E = 1); for real numbers
     and counts of each output (E of them). Members stand at their means, in evaluation mode; `batch_size` examples go
-    through a network at a time. Members that look at the same things have a cosine near 1:
+    through a network at a time. Members that look at the same features have a cosine near 1:
 
         bn.metrics.mean_of_pairs(bn.metrics.gradient_cosine(bn.input_gradients(posterior, splits.test)))
     """
@@ -40,5 +40,5 @@ def _of_piece(problem: Problem, point: Point, piece: Piece) -> Tensor:
     def values(outputs: Tensor) -> Tensor:
         return evidence(problem.likelihood, outputs, piece.targets, piece.weights)
 
-    made = of_member(problem, point.params, point.buffers, piece.inputs, values)
-    return made.gradients.detach().movedim(0, 1)
+    run = of_member(problem, point.params, point.buffers, piece.inputs, values)
+    return run.gradients.detach().movedim(0, 1)

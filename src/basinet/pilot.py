@@ -1,40 +1,75 @@
-"""Which of a few problems suits the data: a short training of each, between which validation data choose.
+"""Which of a few problems suits the data, and which step size: short trainings, between which validation data choose.
 
-What is compared is the CRPS of the mixture at the spread that validation tells: in units of the target, so that it sees
-means and spreads alike, and one row far out does not decide.
+First the noise is chosen, by the CRPS of the mixture at the spread that validation tells: in units of the target, so
+that it sees means and spreads alike, and one row far out does not decide. Noise that the network predicts has to be
+better than one size for all rows by more than a standard error: on small tables it fits the training rows. Then, under
+that noise, whether the network sees the target or a function of it (`Warped`): that has to have a better NLL by more
+than a standard error and no worse CRPS, and then all noises are tried for it. Last the step size, for recipes that have
+the default one: others, side by side in one stack, have to be better by more than two standard errors.
+
+A run that is k times as short as what follows has k times its step size, k up to 3: it goes as far, and is as good as
+the long one is with that step size. With the same step size in both, the largest one would win short runs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from .calibrate.temper import temper
 from .data import Data, Stream
-from .engine import Engine, Method
+from .engine import Based, Engine, Method
 from .engine.method import PATIENCE, plan_of
 from .fit import fit
 from .methods.map import MAP
+from .optim import Adam, Cosine
+from .posterior import Posterior
+from .predict import NumberPredictive, Predictive, crps
 from .problem import Problem
-from .scoring import score
-from .temper import temper
+from .problem.likelihoods import Heteroscedastic, Warped
+from .scoring import predicted
 
-STEPS, MEMBERS = 1000, 2  # of a pilot run
+USUAL = MAP().optimizer  # whose step size is looked for
+STEPS, MEMBERS = 600, 2  # of a pilot run
 FEWEST = 20  # validation examples: fewer choose by chance
+RATES = (1 / 3, 3.0)  # of the default step size, which are tried too
+LONGER = 3.0  # what follows, at most, for the step size of a pilot run
+Z_NOISE, Z_WARP, Z_RATE = 1.0, 1.0, 2.0  # standard errors by which predicted noise, another target, or another step
+# size have to be better
 IN_WORDS = {
     "Gaussian": "one size of noise for all rows",
     "Heteroscedastic": "noise that the network predicts",
     "StudentT": "noise with heavy tails",
+    "Log": "its logarithm",
+    "YeoJohnson": "a power of it (Yeo and Johnson)",
 }
 
 
 class Pilot(NamedTuple):
-    """The problem that was chosen."""
+    """What was chosen."""
 
     problem: Problem
+    recipe: Method  # the one that was given, with the step size that was found
     line: str = ""  # what was chosen, and by how much; empty where nothing was
+
+
+class Losses(NamedTuple):
+    """Of each validation target that counts."""
+
+    crps: Tensor
+    nll: Tensor
+
+    def better(self, other: Losses, z: float) -> bool:
+        """Whether the NLL is lower, by more than z standard errors of the mean difference, and the CRPS no higher."""
+        gain = other.nll - self.nll
+        clear = float(gain.mean()) > z * float(gain.std()) / math.sqrt(len(gain))
+        return clear and float((self.crps - other.crps).mean()) <= 0
 
 
 def pilot(
@@ -49,48 +84,182 @@ def pilot(
 ) -> Pilot:
     """One of the candidates, whose likelihoods are of real numbers; the first where there is nothing to choose by.
 
-    A run has 1,000 steps, or those of the `recipe` that is to follow, where they are fewer. `pool` is a folder in which
+    A run has 600 steps, or those of the `recipe` that is to follow, where they are fewer. `pool` is a folder in which
     the runs are kept, so that the same choice is not made twice.
     """
+    recipe = MAP() if recipe is None else recipe
+    nothing = Pilot(candidates[0], recipe)
     if len(candidates) < 2 or val is None or val.n < FEWEST:
-        return Pilot(candidates[0])
+        return nothing
     short = _short(recipe, data.n)
-    if plan_of(short, data.n).steps == 0:
-        return Pilot(candidates[0])
-    quiet = replace(engine or Engine(), progress=False)
-    losses: dict[int, float] = {}
-    for i, problem in enumerate(candidates):
-        own = None if pool is None else pool / _name(problem).lower()
+    steps = plan_of(short, data.n).steps
+    if steps == 0:
+        return nothing
+    runs = _Runs(data, val, short, seed, replace(engine or Engine(), progress=False), pool)
+    noises = runs.of([p for p in candidates if not isinstance(p.likelihood, Warped)])
+    if not noises:
+        return nothing
+    plain = _noise(noises)
+    others = ", ".join(f"{_mean(x.crps)} with {_words(p)}" for p, x in noises.items() if p is not plain)
+    crps_here = f"CRPS {_mean(noises[plain].crps)} after {steps:,} steps{others and ', against ' + others}"
+    best, losses, line = _warped(candidates, plain, noises[plain], runs)
+    lines = [f"{_words(plain)}, by validation: {crps_here}", line]
+    if isinstance(recipe, MAP) and recipe.epochs is None and recipe.optimizer == USUAL:
+        recipe, line = _stepping(recipe, best, losses, runs)
+        lines.append(line)
+    return Pilot(best, recipe, "; ".join(filter(None, lines)))
+
+
+def _noise(losses: dict[Problem, Losses]) -> Problem:
+    """The problem with the best CRPS, unless one with a single size of noise is hardly worse."""
+    best = min(losses, key=lambda p: float(losses[p].crps.mean()))
+    simple = [p for p in losses if not isinstance(p.likelihood, Heteroscedastic)]
+    if not simple or best in simple:
+        return best
+    single = min(simple, key=lambda p: float(losses[p].crps.mean()))
+    gain = losses[single].crps - losses[best].crps
+    return best if float(gain.mean()) > Z_NOISE * float(gain.std()) / math.sqrt(len(gain)) else single
+
+
+def with_step_of(recipe: Method, tried: Method) -> Method:
+    """A recipe with the step size that was found for another, where both have the default one otherwise; and so what it
+    starts from."""
+    own: Any = getattr(tried, "optimizer", None)
+    if own is None or own == USUAL:
+        return recipe
+    if isinstance(recipe, Based):
+        recipe = replace(recipe, base=with_step_of(recipe.base or MAP(), tried))
+    return replace(recipe, optimizer=own) if getattr(recipe, "optimizer", None) == USUAL else recipe  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Short trainings."""
+
+    data: Data | Stream
+    val: Data | Stream
+    short: MAP
+    seed: int
+    engine: Engine
+    pool: Path | None
+
+    def of(self, problems: Sequence[Problem]) -> dict[Problem, Losses]:
+        """The losses of those whose training came to something."""
+        each = {p: self._fitted(self.short, p, MEMBERS, _name(p)) for p in problems}
+        return {p: losses for p, fitted in each.items() if fitted and (losses := self._losses(fitted))}
+
+    def at(self, factors: Sequence[float], problem: Problem) -> dict[float, Losses]:
+        """The losses at several factors of the step size, in one stack."""
+        peaks = [factor * _peak(self.short) for factor in factors]
+        several = _at(self.short, peaks)
+        fitted = self._fitted(several, problem, MEMBERS * len(peaks), f"{_name(problem)}-rates")
+        parts = () if fitted is None else fitted.parts
+        losses = {}
+        for factor, peak in zip(factors, peaks):
+            own = tuple(part for part in parts if isinstance(part.recipe, MAP) and _peak(part.recipe) == peak)
+            if own and (own_losses := self._losses(Posterior(own))) is not None:
+                losses[factor] = own_losses
+        return losses
+
+    def _fitted(self, recipe: MAP, problem: Problem, members: int, name: str) -> Posterior | None:
+        pool = None if self.pool is None else self.pool / name.lower()
+        given: dict[str, Any] = {"val": self.val, "members": members, "seed": self.seed, "engine": self.engine}
         try:
-            made = fit(short, problem, data, val=val, members=MEMBERS, seed=seed, engine=quiet, pool=own)
+            return fit(recipe, problem, self.data, pool=pool, **given)
         except FloatingPointError:  # all members diverged
-            continue
-        losses[i] = score(temper(made, val, seed=seed), val, seed=seed)["crps"]
-    finite = {i: x for i, x in losses.items() if math.isfinite(x)}
-    if not finite:
-        return Pilot(candidates[0])
-    best = min(finite, key=lambda i: finite[i])
-    others = [f"{x:.4g} with {_words(candidates[i])}" for i, x in finite.items() if i != best]
-    against = f", against {', '.join(others)}" if others else ""
-    line = f"{_words(candidates[best])}, by validation: CRPS {finite[best]:.4g} after {_steps(short, data.n)}{against}"
-    return Pilot(candidates[best], line)
+            return None
+
+    def _losses(self, posterior: Posterior) -> Losses | None:
+        """At the spread that validation chooses; of members one by one where each has validation rows of its own. None
+        where they are not finite."""
+        val, seed = self.val, self.seed
+        if isinstance(val, Data) and val.rows is not None:
+            alone = [(posterior[k], val.member(member.k)) for k, member in enumerate(posterior.members)]
+            chunks = [chunk for one, own in alone for chunk in predicted(one, own, None, None, seed)]
+        else:
+            chunks = list(predicted(temper(posterior, val, seed=seed), val, None, None, seed))
+        seen = [_losses_of(*chunk) for chunk in chunks]
+        losses = Losses(*(torch.cat(each) for each in zip(*seen)))
+        return losses if all(bool(x.isfinite().all()) for x in losses) else None
 
 
-def _short(recipe: Method | None, n: int) -> MAP:
+def _losses_of(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> Losses:
+    assert isinstance(predictive, NumberPredictive)
+    here = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
+    each = crps(predictive, targets).reshape(targets.shape).cpu()[here.cpu()]
+    some = here.reshape(len(here), -1).any(1).cpu()
+    return Losses(each.double(), -predictive.log_prob(targets, mask).double().cpu()[some])
+
+
+def _warped(candidates: Sequence[Problem], plain: Problem, now: Losses, runs: _Runs) -> tuple[Problem, Losses, str]:
+    """The problem with the function of the target that is best, if one is better than the target itself, its losses,
+    and a line about it."""
+    known = {p: p.likelihood for p in candidates if isinstance(p.likelihood, Warped)}
+    tried = runs.of([p for p, x in known.items() if x.of == plain.likelihood])
+    better = [p for p, losses in tried.items() if losses.better(now, Z_WARP)]
+    if not better:
+        against = ", ".join(f"{_mean(x.nll)} with {_words(p)}" for p, x in tried.items())
+        return plain, now, f"the target itself: NLL {_mean(now.nll)}, against {against}" if tried else ""
+    best = min(better, key=lambda p: float(tried[p].nll.mean()))
+    tried |= runs.of([p for p, x in known.items() if x.warp == known[best].warp and p is not best])
+    same = [p for p in tried if known[p].warp == known[best].warp]
+    best = min(same, key=lambda p: float(tried[p].crps.mean()))
+    noise = IN_WORDS.get(type(known[best].of).__name__, "")
+    line = f"{_words(best)} in place of the target itself, with {noise}: NLL {_mean(tried[best].nll)}, against "
+    return best, tried[best], line + _mean(now.nll)
+
+
+def _stepping(recipe: MAP, problem: Problem, now: Losses, runs: _Runs) -> tuple[MAP, str]:
+    """The recipe with the step size that is best, and a line about it."""
+    usual = _peak(recipe)
+    tried = {factor * usual: losses for factor, losses in (runs.at(RATES, problem) if RATES else {}).items()}
+    if not tried:
+        return recipe, ""
+    against = ", ".join(f"{_mean(x.nll)} with {rate:.3g}" for rate, x in tried.items())
+    better = [rate for rate, losses in tried.items() if losses.better(now, Z_RATE)]
+    if not better:
+        return recipe, f"step size {usual:g}: NLL {_mean(now.nll)}, against {against}"
+    best = min(better, key=lambda rate: float(tried[rate].nll.mean()))
+    others = ", ".join(f"{_mean(x.nll)} with {rate:.3g}" for rate, x in ({usual: now} | tried).items() if rate != best)
+    return _at(recipe, best), f"step size {best:.3g}: NLL {_mean(tried[best].nll)}, against {others}"
+
+
+def _short(recipe: Method, n: int) -> MAP:
     """A mode by at most STEPS steps of the recipe's size, at its best validation."""
     like = recipe if isinstance(recipe, MAP) else MAP()
     steps, batch = plan_of(like, n).steps, min(like.batch_size or n, n)
     epochs = math.ceil(min(steps, STEPS) * batch / n)
-    return MAP(epochs=epochs, batch_size=like.batch_size, optimizer=like.optimizer, patience=like.patience or PATIENCE)
+    short = MAP(epochs=epochs, batch_size=like.batch_size, optimizer=like.optimizer, patience=like.patience or PATIENCE)
+    if like.optimizer != USUAL or not steps:
+        return short
+    return _at(short, _peak(like) * min(LONGER, max(1.0, steps / STEPS)))
 
 
-def _steps(recipe: MAP, n: int) -> str:
-    return f"{plan_of(recipe, n).steps:,} steps"
+def _peak(recipe: MAP) -> float:
+    assert isinstance(recipe.optimizer, Adam) and isinstance(recipe.optimizer.lr, Cosine)
+    return recipe.optimizer.lr.peak
+
+
+def _at(recipe: MAP, peak: float | list[float]) -> MAP:
+    """The recipe with another step size, or with several."""
+    assert isinstance(recipe.optimizer, Adam) and isinstance(recipe.optimizer.lr, Cosine)
+    rate = replace(recipe.optimizer.lr, peak=peak)  # type: ignore[arg-type]  # a list is a sweep
+    return replace(recipe, optimizer=replace(recipe.optimizer, lr=rate))
 
 
 def _name(problem: Problem) -> str:
-    return type(problem.likelihood).__name__
+    likelihood = problem.likelihood
+    if isinstance(likelihood, Warped):
+        return f"{type(likelihood.of).__name__}-{type(likelihood.warp).__name__}"
+    return type(likelihood).__name__
 
 
 def _words(problem: Problem) -> str:
-    return IN_WORDS.get(_name(problem), f"likelihood {_name(problem)}")
+    """What a problem assumes: which function of the target is seen, or what noise it has."""
+    likelihood: object = problem.likelihood
+    name = type(likelihood.warp if isinstance(likelihood, Warped) else likelihood).__name__
+    return IN_WORDS.get(name, f"likelihood {name}")
+
+
+def _mean(x: Tensor) -> str:
+    return f"{float(x.mean()):.4g}"

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .calibrate.conformal_sets import Conformal
+from .calibrate.temperature import Temperature, tempered
 from .core.lift import lift
 from .core.noise import Noise
 from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
@@ -20,18 +22,7 @@ from .engine import Member, Method
 from .engine.method import short
 from .families import Delta, Empirical, Family, Mixture
 from .pool.codec import digest
-from .predict import (
-    Conformal,
-    Draws,
-    Outputs,
-    Predictive,
-    Predictor,
-    Temperature,
-    Via,
-    assembled,
-    default_via,
-    tempered,
-)
+from .predict import Draws, Outputs, Predictive, Predictor, Via, assembled, default_via
 from .problem import Problem
 
 
@@ -44,7 +35,7 @@ class Part:
     members: tuple[Member, ...]
     recipe: Method | None = None  # None for a module that was trained elsewhere
     inputs: Any = None  # training inputs kept to refresh norm statistics, where the recipe asks for it
-    info: dict[str, Any] = field(default_factory=dict)  # curves (one row a member), the engine's choice, seconds
+    info: dict[str, Any] = field(default_factory=dict)  # curves (one row per member), the engine's choice, seconds
     rows: Tensor | None = None  # (M, n): which of the inputs are each member's own; None: all
 
     def adapted(self) -> Problem:
@@ -53,7 +44,9 @@ class Part:
 
     def take(self, index: list[int]) -> Part:
         """Some of the members."""
-        rows = torch.tensor(index, device=leaves(self.family)[0].device)
+        together = index == list(range(index[0], index[0] + len(index)))  # then a view does, where draws are in a file
+        chosen = torch.tensor(index, device=leaves(self.family)[0].device)
+        rows = slice(index[0], index[0] + len(index)) if together else chosen
         curves = {name: [v[i] for i in index] for name, v in self.info.get("curves", {}).items()}
         notes = {"notes": [self.info["notes"][i] for i in index]} if "notes" in self.info else {}
         return replace(
@@ -67,7 +60,7 @@ class Part:
     def draws(self, samples: int | None, seed: int) -> Draws:
         """The draws with which these members predict."""
         if samples is not None and samples < 1:
-            raise ValueError(f"expected at least one sample a member, got {samples}")
+            raise ValueError(f"expected at least one sample per member, got {samples}")
         mode = Method.mode if self.recipe is None else self.recipe.mode
         points = None if mode == "dropout" else take(self.family, 0).points
         default = Method.samples if self.recipe is None else self.recipe.samples
@@ -90,8 +83,8 @@ class Part:
 class Posterior:
     """A mixture of members, each a distribution over weights. `len()` counts members, indexing slices them.
 
-    A slice, a mixture (`bn.mix`) and what a file gives back are posteriors too. Members keep their identity (seed and
-    number), so what is drawn for a member does not depend on the company it is in.
+    Slices, mixtures (`bn.mix`) and loaded files are posteriors too. Members keep their identity (seed and
+    number), so a member's draws do not depend on the other members.
     """
 
     parts: tuple[Part, ...]
@@ -148,12 +141,12 @@ class Posterior:
 
     @property
     def recipe(self) -> Method | None:
-        """The method that made it; None for a module trained elsewhere. A mixture of recipes has one a part."""
+        """The method that made it; None for a module trained elsewhere. A mixture of recipes has one per part."""
         return self.parts[0].recipe
 
     @property
     def info(self) -> dict[str, Any]:
-        """Curves (one row a member), the engine's choice, seconds; of each part, where there are several."""
+        """Curves (one row per member), the engine's choice, seconds; of each part, where there are several."""
         return self.parts[0].info if len(self.parts) == 1 else {"parts": [p.info for p in self.parts]}
 
     @property
@@ -189,9 +182,9 @@ class Posterior:
         """The members of each part, as they predict; `keep` holds what several calls need."""
         return [part.predictor(samples, via, seed, keep) for part in self.parts]
 
-    def assemble(self, made: Sequence[Outputs]) -> Predictive:
+    def assemble(self, outputs: Sequence[Outputs]) -> Predictive:
         """One predictive from what the parts give, at the temperature."""
-        whole = assembled(list(made), self.problem.likelihood, None if self.weights is None else self._mass())
+        whole = assembled(list(outputs), self.problem.likelihood, None if self.weights is None else self._mass())
         whole = whole if self.temperature is None else tempered(whole, self.temperature)
         return whole if self.conformal is None else replace(whole, conformal=self.conformal)
 
@@ -229,6 +222,14 @@ class Posterior:
             parts.append(replace(part, family=part.family.scaled(factor), info=info))
         return Posterior(tuple(parts), self.weights)
 
+    def update(self, batch: Any) -> Posterior:
+        """The posterior after some more examples, for members that a filter made (`bn.online`): Data, or a tuple
+        (inputs, targets). This one stays as it is. Rows whose target is NaN are skipped and counted in `info`. A
+        temperature, or sets by `bn.conformal`, were found for other predictions and are not kept."""
+        from .online import updated
+
+        return updated(self, batch)
+
     def points(self) -> list[Point]:
         """The mean of each member, as a list: where methods start that are given this posterior."""
         return [take(p.family, i).mean() for p in self.parts for i in range(len(p.members))]
@@ -262,7 +263,7 @@ class Posterior:
         if network.params != part.problem.network.params or type(network) is not type(part.problem.network):
             raise TypeError(
                 f"a member of {short(part.recipe) if part.recipe else 'this posterior'} is more than the network: it "
-                "predicts as a posterior alone"
+                "predicts only as a posterior"
             )
         return network.at(part.draws(1, seed=0).centres()[0])
 
@@ -326,7 +327,7 @@ def member_of(point: Point) -> Member:
 
 
 def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> Posterior:
-    """The mixture of posteriors, as one posterior: `weights` one a posterior; by default every member counts the same.
+    """The mixture of posteriors, as one posterior. `weights` are one per posterior; by default members count equally.
 
     Networks may differ, as long as they share a likelihood: an ensemble of architectures predicts and saves.
     """
@@ -342,7 +343,7 @@ def mix(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None)
     else:
         fits = len(weights) == len(posteriors) and all(0 <= w < math.inf for w in weights) and sum(weights) > 0
         if not fits:
-            raise ValueError(f"expected {len(posteriors)} non-negative weights, one a posterior, got {list(weights)}")
+            raise ValueError(f"expected {len(posteriors)} non-negative weights, one per posterior, got {list(weights)}")
         mass = torch.cat([w * q._mass() for w, q in zip(weights, posteriors)])
     return Posterior(joined([p for q in posteriors for p in q.parts]), mass, _mixed_temperature(posteriors))
 
@@ -379,9 +380,9 @@ def joined(parts: list[Part]) -> tuple[Part, ...]:
 
 def _told(part: Part) -> str:
     """How members were made, and what they are: MAP(epochs=30), Delta over 51 parameters."""
-    made = "a module trained elsewhere" if part.recipe is None else short(part.recipe)
+    origin = "a module trained elsewhere" if part.recipe is None else short(part.recipe)
     total = sum(math.prod(shape) for shape in part.problem.network.params.values())
-    return f"{made}, {type(part.family).__name__} over {total:,} parameters"
+    return f"{origin}, {type(part.family).__name__} over {total:,} parameters"
 
 
 def signed(seed: int) -> int:

@@ -1,4 +1,4 @@
-"""Posteriors as folders: a manifest in JSON, and one safetensors file a part."""
+"""Posteriors as folders: a manifest in JSON, and one safetensors file per part."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .calibrate.conformal_sets import OF_CLASSES, OF_NUMBERS, Conformal
+from .calibrate.temperature import Temperature
 from .core.model import Factory, Model, Output
 from .core.noise import Noise
-from .core.tree import Point, leaves, take
+from .core.tree import Point, leaves, nbytes, take
 from .engine import Member, Method
 from .families import Empirical, Family
+from .filters import Filter as Filter  # files may name filters, which are known once they are imported
 from .methods import discover
 from .pool import (
     FileError,
@@ -31,15 +34,16 @@ from .pool import (
     write_tensors,
 )
 from .pool.files import alone
+from .pool.mapped import read_mapped, write_mapped
 from .pool.pool import difference
 from .posterior import Part, Posterior
-from .predict import Conformal, Temperature
-from .predict.conformal import OF_CLASSES, OF_NUMBERS
 from .problem import Problem
 
 MANIFEST = "posterior.json"
 PART = re.compile(r"part-\d+-[0-9a-f]+\.safetensors")
-AGAIN = 20  # times that a folder is read anew, where another process saves into it meanwhile
+LARGE = 256 * 2**20  # bytes of a part that stay in its file when it is loaded
+AT_ONCE = 2**22  # numbers that are looked at together
+AGAIN = 20  # times that a folder is read again, where another process saves into it meanwhile
 SPREADS = ("scale", "sigma", "diagonal", "variance", "precision", "weights")  # fields of families, none below 0
 
 
@@ -59,7 +63,8 @@ def _save(posterior: Posterior, folder: Path) -> None:
     try:
         for number, part in enumerate(posterior.parts):
             name, tensors, meta = _contents(number, part)
-            written[name] = write_tensors(folder / name, tensors, meta)
+            write = write_mapped if nbytes(list(tensors.values())) > LARGE else write_tensors
+            written[name] = write(folder / name, tensors, meta)
         listed = [{"file": name, "checksum": checksum} for name, checksum in written.items()]
         temperature = posterior.temperature
         scaled = {} if temperature is None else {"temperature": [temperature.of, temperature.values.tolist()]}
@@ -85,7 +90,7 @@ def load(
     folder = Path(path)
     if not folder.is_dir():
         raise FileError(folder, "expected the folder of a saved posterior; there is none")
-    discover()  # a file may name any of our methods, and finds those alone that were imported
+    discover()  # a file may name any of our methods, and finds only those that were imported
     for _ in range(AGAIN):
         manifest = read_json(folder / MANIFEST)
         try:
@@ -93,7 +98,7 @@ def load(
         except FileError:
             if read_json(folder / MANIFEST) == manifest:
                 raise  # else another process has saved here since
-    raise FileError(folder, f"it was saved anew {AGAIN} times while it was read: load it when that has ended")
+    raise FileError(folder, f"it was saved again {AGAIN} times while it was read: load it when that has ended")
 
 
 def _posterior(folder: Path, manifest: Any, model: Any, device: torch.device | str) -> Posterior:
@@ -107,7 +112,7 @@ def _posterior(folder: Path, manifest: Any, model: Any, device: torch.device | s
     problems: dict[str, Problem] = {}
     parts = []
     for (name, checksum), source in zip(listed, models):
-        tensors, meta = read_tensors(folder / name, device, checksum)
+        tensors, meta = _read(folder / name, device, checksum)
         key = id(source), _output(meta)
         if key not in networks:
             networks[key] = Model(source, key[1])
@@ -122,13 +127,19 @@ def _posterior(folder: Path, manifest: Any, model: Any, device: torch.device | s
         raise FileError(file, f"its values are not those of a posterior ({error})") from error
 
 
+def _read(file: Path, device: torch.device | str, checksum: str) -> tuple[dict[str, Tensor], Any]:
+    """A part: in memory, or where it is large and stays on the CPU, mapped, as predicting looks at it."""
+    large = file.is_file() and file.stat().st_size > LARGE and torch.device(device).type == "cpu"
+    return read_mapped(file, checksum) if large else read_tensors(file, device, checksum)
+
+
 def _output(meta: Any) -> Output:
     """Which of what the network returns is scored, by the file; None where it says nothing that is known."""
     try:
-        found = meta["problem"]["model"]["output"]
+        output = meta["problem"]["model"]["output"]
     except (KeyError, TypeError):
         return None
-    return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None
+    return output if isinstance(output, (int, str)) and not isinstance(output, bool) else None
 
 
 def _listed(manifest: Any, file: Path) -> list[tuple[str, str]]:
@@ -156,8 +167,8 @@ def _checked_part(
     if not isinstance(meta, dict) or not isinstance(meta.get("problem"), dict):
         raise FileError(file, "it is not a part of a posterior")
     try:
-        if found := difference(meta["problem"]["model"], network.spec()):
-            raise FileError(file, f"it belongs to another model: {found}")
+        if differs := difference(meta["problem"]["model"], network.spec()):
+            raise FileError(file, f"it belongs to another model: {differs}")
         problem = decode_problem(meta["problem"], network, tensors)
         problem = problems.setdefault(fingerprint(describe_problem(problem)), problem)
         return _part(problem, meta, tensors)
@@ -168,13 +179,15 @@ def _checked_part(
         raise FileError(file, reason or type(error).__name__) from error
 
 
-def _weights(found: Any, members: int, file: Path, device: torch.device | str) -> Tensor | None:
-    if found is None:
+def _weights(weights: Any, members: int, file: Path, device: torch.device | str) -> Tensor | None:
+    if weights is None:
         return None
-    fits = isinstance(found, list) and len(found) == members and all(_number(w) and w >= 0 for w in found)
-    if not fits or not 0 < sum(found) < math.inf:
-        raise FileError(file, f"expected {members} weights of members, none below 0 and not all 0, got {short(found)}")
-    return torch.tensor(found, dtype=torch.float64, device=device)
+    fits = isinstance(weights, list) and len(weights) == members and all(_number(w) and w >= 0 for w in weights)
+    if not fits or not 0 < sum(weights) < math.inf:
+        raise FileError(
+            file, f"expected {members} weights of members, none below 0 and not all 0, got {short(weights)}"
+        )
+    return torch.tensor(weights, dtype=torch.float64, device=device)
 
 
 def _temperature(manifest: dict[str, Any], members: int, file: Path) -> Temperature | None:
@@ -182,33 +195,33 @@ def _temperature(manifest: dict[str, Any], members: int, file: Path) -> Temperat
         return None
     try:
         of, values = manifest["temperature"]
-        found = torch.tensor(values, dtype=torch.float64)
+        tensor = torch.tensor(values, dtype=torch.float64)
     except Exception as error:  # whatever torch makes of what is no number
         raise FileError(file, f"its temperature {short(manifest['temperature'])} is not one") from error
-    shapes = {"members": (members,), "average": (), "classes": (2, *found.shape[-1:]), "quantiles": found.shape[-1:]}
-    if shapes.get(str(of)) != tuple(found.shape):
+    shapes = {"members": (members,), "average": (), "classes": (2, *tensor.shape[-1:]), "quantiles": tensor.shape[-1:]}
+    if shapes.get(str(of)) != tuple(tensor.shape):
         raise FileError(file, f"its temperature {of!r} {short(values)} is not one of {members} members")
-    if not bool(found.isfinite().all()) or (of != "classes" and not bool((found > 0).all())):
+    if not bool(tensor.isfinite().all()) or (of != "classes" and not bool((tensor > 0).all())):
         raise FileError(file, f"expected temperatures above 0, got {short(values)}")
-    return Temperature(of, found)
+    return Temperature(of, tensor)
 
 
 def _conformal(manifest: dict[str, Any], file: Path) -> Conformal | None:
     if "conformal" not in manifest:
         return None
-    found = manifest["conformal"]
+    rule = manifest["conformal"]
     if (
-        not isinstance(found, dict)
-        or set(found) != set(Conformal._fields)
-        or found["kind"] not in OF_NUMBERS + OF_CLASSES
-        or not (_number(found["level"]) and 0 < found["level"] < 1)
-        or not isinstance(found["threshold"], (int, float))
-        or math.isnan(found["threshold"])
-        or not (isinstance(found["n"], int) and found["n"] > 0)
-        or not all(isinstance(found[name], (int, float)) for name in set(found) - {"kind"})
+        not isinstance(rule, dict)
+        or set(rule) != set(Conformal._fields)
+        or rule["kind"] not in OF_NUMBERS + OF_CLASSES
+        or not (_number(rule["level"]) and 0 < rule["level"] < 1)
+        or not isinstance(rule["threshold"], (int, float))
+        or math.isnan(rule["threshold"])
+        or not (isinstance(rule["n"], int) and rule["n"] > 0)
+        or not all(isinstance(rule[name], (int, float)) for name in set(rule) - {"kind"})
     ):
-        raise FileError(file, f"its calibration {short(found)} is not one that is known")
-    return Conformal(**found)
+        raise FileError(file, f"its calibration {short(rule)} is not one that is known")
+    return Conformal(**rule)
 
 
 def short(value: Any) -> str:
@@ -327,12 +340,12 @@ def _check_point(point: Point, like: Point) -> None:
         raise ValueError(f"its parameters {shapes} are not those of the model, {expected}")
     kinds: dict[torch.dtype, torch.dtype] = {}  # a float32 network may have been trained in float64, as a whole
     for name, x in (like.params | like.buffers).items():
-        found = (point.params | point.buffers).get(name)
-        if found is None or found.shape != x.shape:
+        tensor = (point.params | point.buffers).get(name)
+        if tensor is None or tensor.shape != x.shape:
             raise ValueError(f"its {name} is not that of the model: expected {tuple(x.shape)}")
-        same = kinds.setdefault(x.dtype, found.dtype if x.is_floating_point() else x.dtype) == found.dtype
-        if not same or found.is_floating_point() != x.is_floating_point() or found.is_complex() != x.is_complex():
-            raise ValueError(f"its {name} of {found.dtype} does not go with the other tensors of the model")
+        same = kinds.setdefault(x.dtype, tensor.dtype if x.is_floating_point() else x.dtype) == tensor.dtype
+        if not same or tensor.is_floating_point() != x.is_floating_point() or tensor.is_complex() != x.is_complex():
+            raise ValueError(f"its {name} of {tensor.dtype} does not go with the other tensors of the model")
 
 
 def _check_values(family: Family) -> None:
@@ -347,14 +360,14 @@ def _check_values(family: Family) -> None:
             _check_values(value)
             continue
         for x in (x for x in leaves(value) if isinstance(x, Tensor) and x.is_floating_point()):
-            if not bool(x.isfinite().all()):
+            if not all(bool(some.isfinite().all()) for some in x.reshape(-1).split(AT_ONCE)):
                 raise ValueError(f"expected finite values of {field.name}, got NaN or infinity")
             if field.name in SPREADS and bool((x < 0).any()):
                 raise ValueError(f"expected {field.name} of at least 0, got {float(x.min()):.3g}")
 
 
-def _member(found: Any) -> Member:
-    if not (isinstance(found, list) and len(found) == 2 and all(type(x) is int for x in found) and found[1] >= 0):
-        raise ValueError(f"expected a member as its seed and number, got {short(found)}")
-    Noise.seed(found[0])  # of 64 bits
-    return Member(*found)
+def _member(raw: Any) -> Member:
+    if not (isinstance(raw, list) and len(raw) == 2 and all(type(x) is int for x in raw) and raw[1] >= 0):
+        raise ValueError(f"expected a member as its seed and number, got {short(raw)}")
+    Noise.seed(raw[0])  # of 64 bits
+    return Member(*raw)

@@ -35,7 +35,7 @@ def score(
     via: Via | None = None,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Scores of predictions against the truth, lower is better but for accuracy and coverage.
+    """Scores of predictions against the truth; lower is better, except for accuracy and coverage.
 
     Classes: nll, brier (sum over classes), ece (`bins` of equal width), accuracy, adaptive_ece (bins of equal mass),
     classwise_ece, aurc (area under the risk of an error over coverage, by the probability of the top class), and the
@@ -47,16 +47,22 @@ def score(
 
     Given a posterior and data, or a stream, of which one pass is scored, inputs are predicted in chunks, so that memory
     does not grow with their number; `samples`, `via` and `seed` are those of `predict`. Predictions without samples
-    (via "probit" and "bridge") have the entropy and its part between members alone.
+    (via "probit" and "bridge") have only the entropy and its part between members.
 
-    Examples and elements of weight zero in the data are left out; other weights do not matter here.
+    Examples and elements of weight zero in the data are left out; other weights do not matter here. Where data have
+    rows of each member's own (`Data.held_out`, `Data.folds`), members are scored one by one on theirs, as they were
+    before any `temper`, and all of these examples count alike.
     """
     if isinstance(predictions, Posterior):
         if not isinstance(truth, (Data, Stream)):
             raise TypeError(
                 f"a posterior is scored on bn.Data, got {type(truth).__name__}: pass splits.test, or score a predictive"
             )
-        chunks = predicted(predictions, truth, samples, via, seed)
+        pairs: list[tuple[Posterior, Data | Stream]] = [(predictions, truth)]
+        if isinstance(truth, Data) and truth.rows is not None:
+            alone = Posterior(predictions.parts)
+            pairs = [(alone[i], truth.member(member.k)) for i, member in enumerate(alone.members)]
+        chunks = (chunk for one, data in pairs for chunk in predicted(one, data, samples, via, seed))
         return summary_of([pieces_of(*chunk, bins) for chunk in chunks], bins, seed)
     if isinstance(truth, Stream):
         raise TypeError("a predictive in memory is scored on its targets: score a stream with the posterior itself")
@@ -76,7 +82,7 @@ def size_curve(
     """Scores against the number of members, from one pass of predictions.
 
     For each size, up to `subsets` different random subsets of the members are scored; a row has the mean (`nll`,
-    ...), the standard deviation over subsets (`nll_sd`), and the mean score of the single members beside it
+    ...), the standard deviation over subsets (`nll_sd`), and the mean score of single members
     (`nll_members`).
     """
     m = len(predictive)
@@ -91,10 +97,10 @@ def size_curve(
     rows = []
     for size in sizes:
         chosen = subsets_of(m, size, subsets, seed)
-        found = [singles[c[0]] if size == 1 else _brief(predictive[c], targets) for c in chosen]
+        scores = [singles[c[0]] if size == 1 else _brief(predictive[c], targets) for c in chosen]
         row: dict[str, float] = {"size": size, "subsets": len(chosen)}
         for name in alone:
-            values = torch.tensor([f[name] for f in found], dtype=torch.float64)
+            values = torch.tensor([f[name] for f in scores], dtype=torch.float64)
             row |= {
                 name: float(values.mean()),
                 f"{name}_sd": float(values.std(correction=0)),
@@ -109,7 +115,7 @@ def _check_targets(predictive: Predictive, targets: Tensor) -> None:
         raise TypeError(f"expected targets as a tensor, got {type(targets).__name__}")
     check_fit(predictive.likelihood, predictive.outputs[0, 0], targets)
     if targets.shape[0] != predictive.outputs.shape[2]:
-        raise ValueError(f"expected {predictive.outputs.shape[2]} targets, one a prediction, got {targets.shape[0]}")
+        raise ValueError(f"expected {predictive.outputs.shape[2]} targets, one per prediction, got {targets.shape[0]}")
 
 
 def check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
@@ -121,7 +127,7 @@ def check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
 def pieces_of(
     predictive: Predictive, targets: Tensor, mask: Tensor | None = None, bins: int = BINS
 ) -> dict[str, Tensor]:
-    """What the scores are computed from: one row an example for log_prob, an element of the targets for the rest; and
+    """What the scores are computed from: one row per example for log_prob, an element of the targets for the rest; and
     `residuals` (labels, bins, classes), summed over rows, in the place of all probabilities."""
     device = predictive.outputs.device
     targets = targets.to(device)
@@ -147,7 +153,7 @@ def pieces_of(
     y = predictive.aligned(targets)
     low, high = predictive.interval(LEVEL)
     upto = predictive.cdf(y)
-    found = {
+    elements = {
         "error": predictive.mean - y,
         "crps": crps(predictive, y),
         "covered": (low <= y) & (y <= high),
@@ -155,7 +161,7 @@ def pieces_of(
         "below": predictive.cdf(y - 1) if isinstance(predictive, CountPredictive) else upto,  # F just below the target
         "upto": upto,
     } | ({} if predictive.parts else {"variance": predictive.variance})
-    return pieces | {name: x.reshape(-1)[flat] for name, x in found.items()}
+    return pieces | {name: x.reshape(-1)[flat] for name, x in elements.items()}
 
 
 def summary_of(parts: Sequence[dict[str, Tensor]], bins: int = BINS, seed: int = 0) -> dict[str, float]:
@@ -197,7 +203,7 @@ def summary_of(parts: Sequence[dict[str, Tensor]], bins: int = BINS, seed: int =
 
 
 def _rows(predictive: ClassPredictive | LabelPredictive) -> tuple[Tensor, Tensor]:
-    """Class probabilities, one row an element of the targets, and the number of the label it is (0 for classes)."""
+    """Class probabilities, one row per element of the targets, and the number of the label it is (0 for classes)."""
     p = predictive.probs
     if isinstance(predictive, ClassPredictive):
         rows = p.reshape(-1, p.shape[-1])
@@ -232,8 +238,8 @@ def _brief(predictive: Predictive, targets: Tensor) -> dict[str, float]:
     targets = targets.to(predictive.outputs.device)
     scores: dict[str, Any] = {"nll": -predictive.log_prob(targets).mean()}
     if isinstance(predictive, (ClassPredictive, LabelPredictive)):
-        found = summary_of([pieces_of(predictive, targets)])
-        scores |= {name: found[name] for name in ("brier", "ece", "accuracy")}
+        summary = summary_of([pieces_of(predictive, targets)])
+        scores |= {name: summary[name] for name in ("brier", "ece", "accuracy")}
     else:
         assert isinstance(predictive, NumberPredictive)
         y = predictive.aligned(targets)
@@ -245,20 +251,26 @@ def subsets_of(m: int, size: int, most: int, seed: int = 0) -> list[list[int]]:
     """Different subsets of `size` out of m: all of them where they are few, else `most` at random."""
     if math.comb(m, size) <= most:
         return [list(c) for c in itertools.combinations(range(m), size)]
-    noise, found = Noise.seed(seed).split(size), dict[tuple[int, ...], None]()
+    noise, chosen = Noise.seed(seed).split(size), dict[tuple[int, ...], None]()
     for attempt in itertools.count():
-        found[tuple(sorted(noise.split(attempt).permutation(m)[:size].tolist()))] = None
-        if len(found) == most:
-            return [list(c) for c in found]
+        chosen[tuple(sorted(noise.split(attempt).permutation(m)[:size].tolist()))] = None
+        if len(chosen) == most:
+            return [list(c) for c in chosen]
     raise AssertionError("unreachable")
 
 
-def check_calibrating(posterior: Posterior, val: Data | Stream) -> None:
-    """Refuses what is no posterior, or no data to calibrate it on."""
+def check_calibrating(posterior: Posterior, val: Data | Stream, rows: bool = False) -> None:
+    """Refuses what is no posterior, or no data to calibrate it on: with rows of each member's own only where `rows`
+    says so."""
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a posterior, got {type(posterior).__name__}")
     if not isinstance(val, (Data, Stream)):
         raise TypeError(f"expected val as bn.Data(inputs, targets), got {type(val).__name__}")
+    if isinstance(val, Data) and val.rows is not None and not rows:
+        raise ValueError(
+            "expected validation examples that no member was trained on, got data with rows of each member's own: "
+            "keep a part of the data for this"
+        )
 
 
 def predicted(
@@ -291,7 +303,7 @@ def _chunks(
         inputs, weights = posterior._inputs(part.inputs), part.weights
         for begin in range(0, len(part.targets), step):
             here = slice(begin, begin + step)
-            made = [predictor(take(inputs, here), begin=place + begin) for predictor in predictors]
+            outputs = [predictor(take(inputs, here), begin=place + begin) for predictor in predictors]
             own = None if weights is None else weights[here]
-            yield posterior.assemble(made), Piece(take(part.inputs, here), part.targets[here], own)
+            yield posterior.assemble(outputs), Piece(take(part.inputs, here), part.targets[here], own)
         place += len(part.targets)

@@ -17,7 +17,7 @@ def modes(start: Posterior, recipe: Method) -> list[Point]:
         if points is not None and points > 1:
             raise ValueError(
                 f"start has members of {points} points each, whose average is no mode: start from each of them, "
-                "start=posterior.apart()"
+                f"start=posterior.apart(){_or_more(part.recipe)}"
             )
     return [recipe.starting(take(p.family, i)) for p in start.parts for i in range(len(p.members))]
 
@@ -28,7 +28,9 @@ def going_on(recipe: Method, start: Posterior) -> Method:
     if not changed or not isinstance(recipe, Based):
         return recipe
     if len(start.parts) > 1:
-        raise ValueError("start has members of several recipes, of which one changes the network: fit each part alone")
+        raise ValueError(
+            "start has members of several recipes, of which one changes the network: fit each part on its own"
+        )
     return replace(recipe, base=start.parts[0].recipe)
 
 
@@ -36,3 +38,9 @@ def curves_of(start: Posterior, i: int) -> dict[str, Any]:
     """Those of the member that member i starts from."""
     one = start[i % len(start)].parts[0]
     return {name: rows[0] for name, rows in one.info.get("curves", {}).items()}
+
+
+def _or_more(recipe: Method | None) -> str:
+    if recipe is None or recipe.grows is None:
+        return ""
+    return f"; for more draws of these chains, fit their recipe with {recipe.grows}= in the pool that has them"

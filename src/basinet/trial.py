@@ -7,7 +7,7 @@ with the start once more: a member that lost stays, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,49 +16,52 @@ import torch
 from .data import Data, Stream
 from .engine import Member, Method
 from .engine.progress import Progress
+from .families import Empirical
 from .posterior import Part, Posterior, joined
 from .predict import counting, few_of, worse
 from .scoring import predicted_with_weights
 
-Run = Callable[[list[Method], list[int]], Posterior]
-"""Fits recipes, one a member, for the members at some positions, from where these start."""
+Run = Callable[[list[Method], list[int], bool], Generator[None, None, Posterior]]
+"""Fits recipes, one per member, for the members at some positions, from where these start; True: without a word. Yields
+None while it waits for other machines."""
 
-LOSS = 1e-3  # nats an example that are worse than the start
+LOSS = 1e-3  # nats per example that are worse than the start
 
 
 def by_validation(
     each: list[Method], who: list[Member], start: Posterior, val: Data | Stream, run: Run, progress: Progress
-) -> Posterior:
-    """The posterior of members whose recipes have trials."""
-    before = member_nll(start, val)
-    before = before * len(who) if len(start) == 1 else before
+) -> Generator[None, None, Posterior]:
+    """The posterior of members whose recipes have trials; yields None while it waits for other machines."""
+    before = member_nll(start, val, who)
     tried: list[dict[float, float]] = [{} for _ in who]  # by step size
     best: list[tuple[float, Method | None]] = [(x, None) for x in before]
-    for number in range(max(len(recipe.trials()) for recipe in each)):
+    count = max(len(recipe.trials()) for recipe in each)
+    progress.say(f"{each[0].label}: {count} step sizes are tried on validation data, in short runs")
+    for number in range(count):
         here = [i for i, recipe in enumerate(each) if number < len(recipe.trials())]
         recipes = [each[i].trials()[number] for i in here]
         try:
-            made = run(recipes, here)
+            posterior = yield from run(recipes, here, True)
         except FloatingPointError:  # all of them diverged
             continue
-        losses = member_nll(made, val)
-        for i, place in _matched(made, who, here):
+        losses = member_nll(posterior, val)
+        for i, place in _matched(posterior, who, here):
             trial = recipes[here.index(i)]
             tried[i][_step(trial)] = losses[place]
             best[i] = min(best[i], (losses[place], trial), key=lambda pair: pair[0])
     settled = [recipe.settled(trial) for recipe, (_, trial) in zip(each, best)]
-    made = run(settled, list(range(len(who))))
-    losses, places = member_nll(made, val), dict(_matched(made, who, list(range(len(who)))))
+    posterior = yield from run(settled, list(range(len(who))), False)
+    losses, places = member_nll(posterior, val), dict(_matched(posterior, who, list(range(len(who)))))
     worse = [i for i, place in places.items() if losses[place] > before[i] + LOSS and best[i][1] is not None]
-    stays = run([each[i].settled(None) for i in worse], worse) if worse else None
+    stays = (yield from run([each[i].settled(None) for i in worse], worse, True)) if worse else None
     parts = []
     for i, place in places.items():
-        one = made[place] if i not in worse else stays[worse.index(i)]  # type: ignore[index]
+        one = posterior[place] if i not in worse else stays[worse.index(i)]  # type: ignore[index]
         after = losses[place] if i not in worse else member_nll(one, val)[0]
         step = 0.0 if i in worse else _step(settled[i])
         [line] = lines = _lines(step, before[i], after)
-        told = f"{each[i].label}, member {who[i].k} (seed {who[i].seed}): {line}"
-        (progress.warn if after > before[i] + LOSS else progress.say)(told)
+        report = f"{each[i].label}, member {who[i].k} (seed {who[i].seed}): {line}"
+        (progress.warn if after > before[i] + LOSS else progress.say)(report)
         curves = {"step_size": step, "start_nll": before[i], "own_nll": after}
         rows: dict[str, list[Any]] = {name: [[x]] for name, x in curves.items()}
         rows |= {"tried_step_size": [list(tried[i])], "tried_nll": [list(tried[i].values())]}
@@ -67,20 +70,22 @@ def by_validation(
 
 
 def compared(
-    made: Posterior,
+    posterior: Posterior,
     who: list[Member],
     start: Posterior,
     data: Data | Stream,
     val: Data | Stream | None,
     progress: Progress,
 ) -> Posterior:
-    """The posterior of recipes that go on from a start, after saying which members are worse than it: on validation
-    data, or else on some training data, which tell less."""
+    """The posterior of recipes that continue from a start, after saying which members are worse than it: on validation
+    data, or else on some training data, which tell less, and nothing of draws, which lie around a mode."""
+    if val is None and all(isinstance(part.family, Empirical) for part in posterior.parts):
+        return posterior
     seen = few_of(data) if val is None else val
-    before, after = member_nll(start, seen), member_nll(made, seen)
+    before, after = member_nll(start, seen, who), member_nll(posterior, seen)
     notes: list[list[str]] = [[] for _ in after]
-    for i, place in _matched(made, who, list(range(len(who)))):
-        first = before[i % len(before)]
+    for i, place in _matched(posterior, who, list(range(len(who)))):
+        first = before[i]
         if val is None:
             notes[place] = list(worse(after[place], first, False, "pass val=, by which that is seen and mended"))
         elif after[place] > first + LOSS:
@@ -88,9 +93,13 @@ def compared(
         for line in notes[place]:
             progress.warn(f"member {who[i].k} (seed {who[i].seed}) is {line}")
     if not any(notes):
-        return made
+        return posterior
     left = iter(notes)
-    return Posterior(tuple(replace(p, info=p.info | {"notes": [next(left) for _ in p.members]}) for p in made.parts))
+    parts = []
+    for part in posterior.parts:
+        own = part.info.get("notes", [[] for _ in part.members])
+        parts.append(replace(part, info=part.info | {"notes": [[*lines, *next(left)] for lines in own]}))
+    return Posterior(tuple(parts))
 
 
 def relabelled(parts: Sequence[Part], asked: Sequence[Method]) -> Posterior:
@@ -104,10 +113,15 @@ def relabelled(parts: Sequence[Part], asked: Sequence[Method]) -> Posterior:
     return Posterior(joined(same))
 
 
-def member_nll(posterior: Posterior, val: Data | Stream) -> list[float]:
-    """The mean validation NLL of each member, one after another: the draws of one member are held at a time."""
-    plain = Posterior(posterior.parts)
-    return [_mean_nll(plain[k : k + 1], val) for k in range(len(plain))]
+def member_nll(posterior: Posterior, val: Data | Stream, who: Sequence[Member] | None = None) -> list[float]:
+    """The mean validation NLL of each member, one after another: the draws of one member are held at a time. `who` are
+    the members on whose validation examples they are judged, where these are not their own: one member may stand for
+    all of them."""
+    plain, who = Posterior(posterior.parts), who or posterior.members
+    if len(plain) == 1 and (isinstance(val, Stream) or val.rows is None):
+        return [_mean_nll(plain, val)] * len(who)
+    each = [plain] * len(who) if len(plain) == 1 else [plain[k : k + 1] for k in range(len(plain))]
+    return [_mean_nll(one, val.member(member.k)) for one, member in zip(each, who)]
 
 
 def _mean_nll(member: Posterior, val: Data | Stream) -> float:
@@ -120,9 +134,9 @@ def _mean_nll(member: Posterior, val: Data | Stream) -> float:
     return total / count
 
 
-def _matched(made: Posterior, who: Sequence[Member], here: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _matched(posterior: Posterior, who: Sequence[Member], here: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Positions of members with their places in a posterior, from which some that diverged are missing."""
-    there = list(made.members)
+    there = list(posterior.members)
     place = 0
     for i in here:
         if place < len(there) and there[place] == who[i]:
@@ -135,7 +149,7 @@ def _step(recipe: Method) -> float:
 
 
 def _lines(step: float, before: float, after: float) -> list[str]:
-    losses = f"the validation NLL is {after:.4g} an example, {before:.4g} at the start"
+    losses = f"the validation NLL is {after:.4g} per example, {before:.4g} at the start"
     if after > before + LOSS:
         return [f"worse than its start: {losses}"]
     if step == 0:

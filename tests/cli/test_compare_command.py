@@ -22,6 +22,9 @@ def net(inputs, outputs):
 """
 
 
+BRIEF = ("--members", "2", "--set", "MAP.epochs=2")
+
+
 def invoke(*words: str):
     return CliRunner().invoke(app, list(words), catch_exceptions=True)
 
@@ -48,7 +51,7 @@ def test_a_table_in_units_with_warnings_and_rows_as_they_were(tmp_path):
     ]
     train = written(tmp_path / "houses.csv", ["id", "size", "land", "kind", "sold", "price"], rows)
     out = tmp_path / "run"
-    result = invoke("compare", train, "--target", "price", "--methods", "MAP", "--members", "2", "--out", str(out))
+    result = invoke("compare", train, "--target", "price", "--methods", "MAP", *BRIEF, "--out", str(out))
     assert result.exit_code == 0, result.output
     found = about(out)
     assert found["finished"] and found["target"] == "price" and found["kind"] == "real"
@@ -65,7 +68,7 @@ def test_a_column_that_knows_the_target_is_told(tmp_path):
     r = random.Random(0)
     rows = [[f"{r.gauss(0, 1):.3f}", f"{3 * y + 0.5:.4f}", f"{y:.4f}"] for y in (r.gauss(0, 1) for _ in range(60))]
     train = written(tmp_path / "leak.csv", ["x", "bill", "price"], rows)
-    words = ("compare", train, "--target", "price", "--methods", "MAP", "--members", "2")
+    words = ("compare", train, "--target", "price", "--methods", "MAP", *BRIEF)
     result = invoke(*words, "--out", str(tmp_path / "a"))
     assert result.exit_code == 0 and "'bill' alone tells the target" in " ".join(result.output.split())
     assert any("'bill' alone" in line for line in about(tmp_path / "a")["warnings"])
@@ -114,7 +117,7 @@ def test_labels_that_are_not_zero_or_one_are_refused(tmp_path):
 
 def test_ten_rows_are_compared(tmp_path):
     train = written(tmp_path / "ten.csv", ["a", "b"], [[(i * 7) % 10, i / 2] for i in range(10)])
-    words = ("--methods", "MAP,Laplace,PEP", "--members", "2", "--seeds", "2", "--out", str(tmp_path / "run"))
+    words = ("--methods", "MAP,Laplace,PEP", *BRIEF, "--seeds", "2", "--out", str(tmp_path / "run"))
     result = invoke("compare", train, "--target", "b", *words)
     assert result.exit_code == 0, result.output
     assert "6 training, 2 validation, 2 test" in result.output and "± se" not in result.output  # of two seeds
@@ -123,7 +126,7 @@ def test_ten_rows_are_compared(tmp_path):
 def test_a_target_of_mixed_types_is_refused(tmp_path):
     train = written(tmp_path / "mixed.csv", ["a", "b"], [[i, "many" if i == 7 else i / 2] for i in range(30)])
     result = invoke("compare", train, "--target", "b", "--out", str(tmp_path / "no"))
-    assert result.exit_code == 2 and "expected names alone or numbers alone" in result.output
+    assert result.exit_code == 2 and "expected only names or only numbers" in result.output
     assert "got 'many' in row 8" in " ".join(result.output.split()) and not (tmp_path / "no").exists()
 
 
@@ -166,7 +169,7 @@ def test_a_terminal_without_the_signs_of_the_table_gets_it_too(tmp_path):
     import subprocess
 
     train = written(tmp_path / "ten.csv", ["a", "b"], [[(i * 7) % 10, i / 2] for i in range(20)])
-    words = ("compare", train, "--target", "b", "--methods", "MAP", "--members", "2", "--out", str(tmp_path / "run"))
+    words = ("compare", train, "--target", "b", "--methods", "MAP", *BRIEF, "--out", str(tmp_path / "run"))
     for encoding in ("ascii", "latin-1"):
         done = subprocess.run(
             [sys.executable, "-m", "basinet", *words],

@@ -133,7 +133,7 @@ def test_a_model_file_is_said_to_be_run(sales, tmp_path):
     words = ("fit", sales, "--target", "total", "--drop", "part", "--split", "random", *QUICK)
     result = invoke(*words, "--model", f"{file}:net", "--out", tmp_path / "fitted")
     assert result.exit_code == 0 and "is run as a program, for its function net" in said(result)
-    assert "The file is run as a program" in said(invoke("fit", "--help")).replace("│ │ ", "")
+    assert "The file is executed" in said(invoke("fit", "--help")).replace("│ │ ", "")
 
 
 def test_formulas_among_classes_are_neutralised(tmp_path):

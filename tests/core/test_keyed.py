@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from basinet.core.keyed import KeyedRandomness
+from basinet.core.keyed import KeyedRandomness, seen_by_compiler
 from basinet.core.lift import lift
 from basinet.core.noise import Noise
 
@@ -361,3 +361,16 @@ def test_a_mask_over_weights_is_the_same_for_all_parts():
     whole = keyed(lambda: F.dropout(weight))
     with KeyedRandomness(KEYS, part=(4, 7)):
         assert torch.equal(F.dropout(weight), whole)
+
+
+def test_compiled_calls_read_the_key_too():
+    """The compiler passes by rand_like and randn_like unless it is told to ask: then a key would change nothing."""
+
+    def both(x):
+        with KeyedRandomness(Noise.seed(3)):
+            return torch.rand_like(x), torch.randn_like(x), torch.bernoulli(x)
+
+    seen_by_compiler()
+    x = torch.full((5,), 0.5)
+    for one, other in zip(both(x), torch.compile(both, backend="eager")(x)):
+        assert torch.equal(one, other)

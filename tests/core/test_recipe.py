@@ -1,4 +1,4 @@
-"""Recipes: a list stands for one recipe a value, and each is checked as a plain one."""
+"""Recipes: a list stands for one recipe per value, and each is checked as a plain one."""
 
 from __future__ import annotations
 

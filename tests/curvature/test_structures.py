@@ -252,7 +252,7 @@ def test_kronecker_factors_are_the_sums_that_they_are_said_to_be():
     torch.testing.assert_close(found.right["2.weight"], hidden.T @ hidden / N, rtol=0, atol=1e-12)
     exact, shapes = dense(p), [x.numel() for x in p.params.values()]
     blocks = dict(zip(p.params, torch.arange(sum(shapes)).split(shapes)))
-    for bias, weight in (("0.bias", "0.weight"), ("2.bias", "2.weight")):  # one place an example: G is a bias's block
+    for bias, weight in (("0.bias", "0.weight"), ("2.bias", "2.weight")):  # one place per example: G is a bias's block
         expected = exact[blocks[bias]][:, blocks[bias]]
         torch.testing.assert_close(found.left[bias], expected, rtol=0, atol=1e-12)
         torch.testing.assert_close(found.left[weight], expected, rtol=0, atol=1e-12)

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from basinet.data import load_table
+from basinet.tables import load_table
 
 ROWS = 30
 FIRST = ("a", "b", "c", "y")

@@ -512,3 +512,22 @@ def test_folds_refuse_what_cannot_be(arguments, told):
         numbered(12).folds(*arguments)
     with pytest.raises(ValueError, match="without rows"):
         numbered(12).folds(3)[0].folds(3)
+
+
+def test_members_leave_out_rows_of_their_own_whoever_else_there_is():
+    data = Data(torch.arange(40.0).view(20, 2), torch.arange(20.0).unsqueeze(1))
+    train, val = data.held_out(3, 0.25, seed=5)
+    for k in range(3):
+        assert sorted([*train.rows[k].tolist(), *val.rows[k].tolist()]) == list(range(20))
+        assert torch.equal(val.member(k).targets[:, 0], val.rows[k].float())
+    assert len({tuple(sorted(row)) for row in val.rows.tolist()}) == 3
+    more, held = data.held_out(7, 0.25, seed=5)
+    assert torch.equal(more.rows[:3], train.rows) and torch.equal(held.rows[:3], val.rows)
+    assert (train.n, val.n) == (15, 5)
+    for fraction in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match="expected a fraction between 0 and 1"):
+            data.held_out(2, fraction)
+    with pytest.raises(ValueError, match="expected members >= 1"):
+        data.held_out(0)
+    with pytest.raises(ValueError, match="without rows"):
+        train.held_out(2)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from basinet.data.prefetch import Ahead
+from basinet.data.prefetch import Prefetched
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def items(count: int | None, taken: list[int] | None = None) -> Generator[Tensor
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_all_items_come_in_order_and_then_no_more(ahead):
-    found = Ahead(items(10), ahead)
+    found = Prefetched(items(10), ahead)
     assert [int(x) for x in found] == list(range(10))
     with pytest.raises(StopIteration):
         next(found)
@@ -47,7 +47,7 @@ def test_no_more_than_asked_for_are_read_ahead(ahead):
                 full.set()
             yield x
 
-    found = Ahead(counted(), ahead)
+    found = Prefetched(counted(), ahead)
     assert [int(next(found)), int(next(found))] == [0, 1]
     assert full.wait(10)
     found._stop.wait(0.3)  # time in which a thread without a bound would read on
@@ -57,7 +57,7 @@ def test_no_more_than_asked_for_are_read_ahead(ahead):
 
 def test_without_a_thread_nothing_is_read_before_it_is_asked_for():
     taken: list[int] = []
-    found = Ahead(items(None, taken), 0)
+    found = Prefetched(items(None, taken), 0)
     assert taken == [] and int(next(found)) == 0 and taken == [0]
     found.close()
 
@@ -68,7 +68,7 @@ def test_an_error_is_raised_in_its_turn_with_its_traceback(ahead):
         yield torch.tensor(0)
         raise OSError("the disk is gone")
 
-    found = Ahead(broken(), ahead)
+    found = Prefetched(broken(), ahead)
     assert int(next(found)) == 0
     with pytest.raises(OSError, match="the disk is gone") as error:
         next(found)
@@ -87,7 +87,7 @@ def test_closing_ends_the_thread_and_the_iterator(ahead):
         finally:
             ended.set()
 
-    found = Ahead(endless(), ahead)
+    found = Prefetched(endless(), ahead)
     next(found)
     found.close()
     found.close()

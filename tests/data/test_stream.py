@@ -292,7 +292,9 @@ def test_an_error_of_the_iterable_comes_as_it_is_with_a_note():
 
 @pytest.mark.parametrize("name", ["inputs", "targets", "weights", "take", "split", "bootstrap"])
 def test_what_needs_data_in_memory_says_so(name):
-    with pytest.raises(AttributeError, match=f"a stream has no '{name}': its batches come and go. Make a bn.Data"):
+    with pytest.raises(
+        AttributeError, match=f"a stream has no '{name}', since its batches are not kept: make a bn.Data"
+    ):
         getattr(bn.Data.stream(cut(), n=10), name)
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
         _ = bn.Data.stream(cut(), n=10).colour

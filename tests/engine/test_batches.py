@@ -106,9 +106,10 @@ def test_batches_gather_inputs_targets_and_weights_of_the_same_examples():
     assert torch.equal(inputs["b"][0][..., 1], 2 * index + 1) and torch.equal(weights, index + 1.0)
 
 
-def test_batches_lie_in_memory_alike_at_every_clock():
+@pytest.mark.parametrize("members", [(0, 1), (0,)])
+def test_batches_lie_in_memory_alike_at_every_clock(members):
     # a compiled step is compiled again for other strides: here steps 2 and 5 run over the end of an epoch
-    batches = Batches(numbered(11), [0, 1], keys(0, 1), 4)
+    batches = Batches(numbered(11), list(members), keys(*members), 4)
     assert {batches.index(clock, count)[0].stride() for clock in range(9) for count in (1, 3)} == {(4, 1)}
 
 
@@ -147,3 +148,14 @@ def test_some_of_the_members_go_on_with_their_own_batches(rows):
     some.index(0, 2)
     some.keep([2, 0])
     assert torch.equal(some.index(2, 6), whole.index(2, 6)[:, [2, 0]])
+
+
+def test_independent_examples_come_as_often_as_chance_has_them():
+    n, steps = 50, 400
+    batches = Batches(numbered(n), [0, 1], keys(0, 1), 10, independent=True)
+    for order in visited(batches, steps):
+        counts = torch.bincount(order, minlength=n).double()
+        expected = steps * 10 / n
+        chi = float(((counts - expected) ** 2 / expected).sum())
+        assert 14 < chi < 105  # chi-square with 49 degrees of freedom, z = 4.5 and more; shuffled passes give 0
+    torch.testing.assert_close(batches.index(7, 3), batches.index(0, 10)[7:])

@@ -118,17 +118,17 @@ def files(pool: Path) -> list[str]:
 
 @CASE
 @BOTH
-@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize("at", [1, 5])
 def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, strategy, case, at, caplog):
     with caplog.at_level(logging.INFO, "basinet"), pytest.raises(KeyboardInterrupt):
         fit(tmp_path, strategy, observe=Stop(at, KeyboardInterrupt), **case)
     last = caplog.records[-1].getMessage()
-    assert "stopped at step" in last and "the same fit with the same pool goes on from there" in last
+    assert "stopped at step" in last and "the same fit with the same pool resumes from there" in last
     assert any(name.endswith(".safetensors") for name in files(tmp_path))
     caplog.clear()
     with caplog.at_level(logging.INFO, "basinet"):
         again = fit(tmp_path, strategy, **case)
-    assert any("going on from step" in r.getMessage() for r in caplog.records)
+    assert any("resuming from step" in r.getMessage() for r in caplog.records)
     assert any("(as the run that goes on had it)" in r.getMessage() for r in caplog.records)
     assert same(again, fit(None, strategy, **case))
     assert files(tmp_path) == []

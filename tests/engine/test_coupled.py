@@ -160,7 +160,7 @@ def test_all_see_one_batch_and_one_augmentation() -> None:
 def test_one_that_diverges_takes_all_with_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), pytest.raises(FloatingPointError, match="every member"):
         bn.fit(Flock(poison=3), problem(), classes(), members=3, engine=Engine(**EVERY))
-    assert sum("all start anew" in line for line in caplog.messages) == 2
+    assert sum("all restart" in line for line in caplog.messages) == 2
 
 
 def test_early_stopping_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,10 +205,27 @@ def test_a_pool_keeps_them_together(tmp_path: Path) -> None:
     torch.testing.assert_close(params_of(lost[0]), params_of(three if len(lost[0]) == 3 else four), rtol=0, atol=0)
 
 
+def test_a_list_makes_flocks_of_their_own(tmp_path: Path) -> None:
+    """Member k is of value k mod L, and sees those of that value alone; a pool keeps each flock by itself."""
+
+    def run(pull: Any, seed: int = 0) -> bn.Posterior:
+        return bn.fit(
+            Flock(pull=pull), problem(), classes(), members=4, seed=seed, pool=tmp_path, engine=bn.Engine(**EVERY)
+        )
+
+    swept = run([0.0, 5.0])
+    assert [part.recipe.pull for part in swept.parts] == [0.0, 5.0, 0.0, 5.0]  # type: ignore[union-attr]
+    alone = run(0.0)  # without a pull, members are what they are in any company
+    for k in (0, 2):
+        torch.testing.assert_close(params_of(swept[k]), params_of(alone[k]), rtol=0, atol=1e-12)
+    assert not torch.allclose(params_of(swept[1]), params_of(alone[1]))
+    assert sum(part.info["trained"] for part in run([0.0, 5.0]).parts) == 0
+
+
 def test_bad_input_is_said() -> None:
     with pytest.raises(ValueError, match="members=10"):
         bn.fit(Flock(), problem(), classes())
-    with pytest.raises(ValueError, match="no lists"):
+    with pytest.raises(ValueError, match="lists have 2 values: give members=20, say, 10 for each"):
         bn.fit(Flock(pull=[1.0, 2.0]), problem(), classes(), members=2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="without index lists"):
         bn.fit(

@@ -34,7 +34,7 @@ from basinet.engine.work import Roster, Trained, Work
 from basinet.families import Delta, Empirical
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam
-from basinet.problem.exact import conjugate
+from basinet.testing.exact import conjugate
 
 BOTH = pytest.mark.parametrize("strategy", ["stacked", "loop"])
 N, CLASSES = 14, 3
@@ -349,7 +349,7 @@ def test_samples_that_a_method_keeps_reach_finish(strategy):
 def test_observe_hears_of_all_members_at_once_when_stacked():
     events: list[Event] = []
     made = train(MAP(epochs=3, batch_size=5), "stacked", val=classes(6), observe=events.append)
-    assert [e.step for e in events] == [2, 4, 6, 8, 9]  # 2 steps an epoch, 9 in all
+    assert [e.step for e in events] == [2, 4, 6, 8, 9]  # 2 steps per epoch, 9 in all
     assert {e.steps for e in events} == {9} and {e.method for e in events} == {"MAP"}
     assert {e.members for e in events} == {(Member(0, 0), Member(0, 1), Member(0, 2))}
     assert all(e.loss.shape == (3,) == e.val_nll.shape for e in events)

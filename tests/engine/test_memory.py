@@ -90,7 +90,7 @@ def test_a_member_that_does_not_fit_is_refused_with_numbers():
         fit(memory=EACH - 1)
     text = str(caught.value)
     assert f"one member of {30 + 12 + 21} parameters needs about {readable(EACH)}" in text
-    assert f"and {readable(EACH - 1)} may be used: take a smaller batch_size or network" in text
+    assert f"and {readable(EACH - 1)} may be used: use a smaller batch_size or network" in text
 
 
 class Full:
@@ -121,8 +121,8 @@ def test_out_of_memory_halves_the_group_and_goes_on(at, error, strategy, monkeyp
     with caplog.at_level(logging.INFO, "basinet"):
         made = fit(seen, tmp_path, strategy=strategy)
     told = [line for line in caplog.messages if "out of memory" in line]
-    assert told[0] == "out of memory with 7 members at once: going on with 4"
-    assert "out of memory with 4 members at once: going on with 2" in told
+    assert told[0] == "out of memory with 7 members at once: continuing with 4"
+    assert "out of memory with 4 members at once: continuing with 2" in told
     assert max(len(g) for g in seen.seen[-4:]) <= 2 and {k for g in seen.seen for k in g} == set(range(7))
     assert apart(made, whole) <= 1e-11
     assert not list(tmp_path.rglob("*checkpoint*")) and len(list(tmp_path.rglob("member-*"))) == 7

@@ -23,7 +23,7 @@ from basinet.core.tree import Params, Point, leaves, ravel, unravel
 from basinet.engine import Descent, Engine, GradientMethod, Info, Method, Report, Review, Schedule, Step
 from basinet.families import Empirical, Full
 from basinet.optim import Adam, Cosine, Optimizer
-from basinet.problem.exact import conjugate
+from basinet.testing.exact import conjugate
 
 BOTH = pytest.mark.parametrize("strategy", ["stacked", "loop"])
 ROOM = 5_000  # bytes in which the activations of two chains fit, and of four do not
@@ -153,7 +153,7 @@ class Belief(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kalman(Method):
+class PlainFilter(Method):
     """The extended Kalman filter: one pass over the data, in order; exact where outputs are linear in params."""
 
     size: int = 7
@@ -278,6 +278,7 @@ def test_chains_are_the_same_in_a_stack_in_chunks_and_one_by_one(caplog):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_killed_chain_goes_on_with_its_samples(tmp_path: Path):
     unbroken = fit(Langevin(), 4)
     reports = len(unbroken.info["curves"]["step"][0])
@@ -298,7 +299,7 @@ def assert_same_bits(a: bn.Posterior, b: bn.Posterior) -> None:
 @pytest.mark.parametrize("size", [7, 10, 64])  # the last batch is short, full, and the only one
 def test_a_filter_goes_over_the_data_once_in_order_and_is_exact(strategy, size):
     exact = EXACT
-    found = fit(Kalman(size=size), 2, strategy)
+    found = fit(PlainFilter(size=size), 2, strategy)
     for k in range(2):
         family = found[k].parts[0].family
         torch.testing.assert_close(family.centre["weight"][0, 0], exact.mean, rtol=0, atol=1e-10)
@@ -314,7 +315,7 @@ def test_a_filter_goes_over_the_examples_of_each_member_in_their_order(strategy)
     exact = EXACT
     rows = torch.stack([torch.arange(39, -1, -1), torch.arange(40).roll(11)])
     data = bn.Data(exact.data.inputs, exact.data.targets, rows=rows)
-    found = fit(Kalman(), 2, strategy, data)
+    found = fit(PlainFilter(), 2, strategy, data)
     for k in range(2):
         family = found[k].parts[0].family
         torch.testing.assert_close(family.centre["weight"][0, 0], exact.mean, rtol=0, atol=1e-10)
@@ -324,12 +325,12 @@ def test_a_filter_goes_over_the_examples_of_each_member_in_their_order(strategy)
 @BOTH
 @pytest.mark.parametrize("error", [Killed, KeyboardInterrupt])
 def test_a_filter_that_was_stopped_goes_on_to_the_same_bits(strategy, error, tmp_path):
-    unbroken = fit(Kalman(), 2, strategy)
+    unbroken = fit(PlainFilter(), 2, strategy)
     for at in (1, 4, 6):
         pool = tmp_path / str(at)
         with pytest.raises(error):
-            fit(Kalman(), 2, strategy, checkpoint=0.0, pool=pool, observe=Stop(at, error))
-        again = fit(Kalman(), 2, strategy, pool=pool)
+            fit(PlainFilter(), 2, strategy, checkpoint=0.0, pool=pool, observe=Stop(at, error))
+        again = fit(PlainFilter(), 2, strategy, pool=pool)
         assert_same_bits(again, unbroken)
         assert again[0].parts[0].family.buffers["seen"][0].tolist() == [1] * 40
 

@@ -26,7 +26,7 @@ from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam, Cosine
 from basinet.predict import norms
 from basinet.problem import Batch
-from basinet.problem.exact import conjugate
+from basinet.testing.exact import conjugate
 
 BOTH = pytest.mark.parametrize("strategy", ["stacked", "loop"])
 CPU: dict[str, Any] = {"device": "cpu", "dtype": torch.float64, "progress": False}
@@ -509,6 +509,7 @@ Y = torch.cat([bn.Noise.seed(2).normal(torch.empty(64, 1, dtype=torch.float64)) 
 UNEVEN = [(torch.zeros_like(y), y) for y in Y.split(32)]  # the last batch is one example, far from the others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

@@ -418,7 +418,7 @@ def test_a_checkpoint_of_other_settings_is_refused_and_not_passed_over(tmp_path)
     recipe = RECIPES["rate"]
     with pytest.raises(KeyboardInterrupt):
         fit(recipe, pool=tmp_path, observe=Stop(2, KeyboardInterrupt))
-    with pytest.raises(ValueError, match="of other code or settings"):
+    with pytest.raises(ValueError, match="with other code or settings"):
         fit(recipe, pool=tmp_path, engine=engine(memory=10**9))
 
 

@@ -228,8 +228,8 @@ def test_costs_foresee_the_points_of_a_step():
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        (bn.Laplace(base=SHORT), "Laplace .* data and prior alone.*terms.*Observations, Decay.*such as SWAG"),
-        (bn.MAP(prior_precision="marglik"), "MAP .* data and prior alone.*terms"),
+        (bn.Laplace(base=SHORT), "Laplace .* only data and prior.*terms.*Observations, Decay.*such as SWAG"),
+        (bn.MAP(prior_precision="marglik"), "MAP .* only data and prior.*terms"),
         (bn.Anchored(), "terms .* Use target_noise=False"),
     ],
 )

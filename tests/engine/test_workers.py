@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core.tree import leaves
-from basinet.engine import Descent, Engine, Event, Sample, Schedule, Step, parcels, planner, workers
+from basinet.engine import Descent, Engine, Event, Sample, Schedule, Step, planner, transport, workers
 from basinet.engine import engine as engine_module
 from basinet.engine.checkpoint import Checkpoints
 from basinet.engine.group import Group
@@ -108,7 +108,7 @@ PROBLEM = bn.Problem(
     lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 3)),
     bn.likelihoods.Categorical(),
 )
-SHORT = MAP(epochs=4, batch_size=5)  # 12 steps, 2 of them an epoch
+SHORT = MAP(epochs=4, batch_size=5)  # 12 steps, 2 of them per epoch
 CASES: dict[str, dict[str, Any]] = {
     "Adam": {"method": SHORT},
     "average": {"method": bn.EMA(epochs=4, batch_size=5)},
@@ -205,7 +205,7 @@ def test_workers_that_do_not_start_are_done_without(monkeypatch, said):
     def broken(line: Any, number: int) -> Any:
         raise OSError("no room")
 
-    monkeypatch.setattr(engine_module._Job, "begin", lambda self, line, number: broken(line, number))
+    monkeypatch.setattr(engine_module.Job, "begin", lambda self, line, number: broken(line, number))
     assert same(fit(2), fit(1))
     assert any("cannot be started: OSError: no room" in x for x in said())
 
@@ -293,13 +293,13 @@ def test_ctrl_c_saves_all_workers_and_the_run_goes_on_in_any_number_of_processes
     long = MAP(epochs=100, batch_size=5)
     with pytest.raises(KeyboardInterrupt):
         fit(2, long, pool=tmp_path, observe=press, members=2)
-    assert said()[-1] == "stopped: the same fit with the same pool goes on from there"
+    assert said()[-1] == "stopped: the same fit with the same pool resumes from here"
     assert sum(name.endswith(".safetensors") for name in checkpoints(tmp_path)) == 2
     torch.set_num_threads(2)  # those of the run that goes on count, not those of this process
     made = fit(again, long, pool=tmp_path, members=2)
     torch.set_num_threads(1)
     assert same(made, fit(1, long, members=2)) and checkpoints(tmp_path) == []
-    assert sum("going on from step" in line for line in said()) == 2
+    assert sum("resuming from step" in line for line in said()) == 2
 
 
 def test_ctrl_c_without_a_pool_ends_at_once():
@@ -381,10 +381,10 @@ def test_a_process_needs_a_gpu_of_its_own(monkeypatch):
 
 def test_values_travel_as_they_are():
     for value in (torch.randn(3, 4).T, torch.tensor(2), torch.zeros(0, 3), torch.ones(2, dtype=torch.bfloat16) > 0):
-        got = parcels.loads(parcels.dumps({"x": [value]}))["x"][0]
+        got = transport.loads(transport.dumps({"x": [value]}))["x"][0]
         assert torch.equal(got, value) and got.dtype == value.dtype
     part = torch.zeros(1_000_000)[:3]
-    assert len(parcels.dumps(part)) < 1000  # not the memory that it is a view of
+    assert len(transport.dumps(part)) < 1000  # not the memory that it is a view of
 
 
 FORKED = """
@@ -426,6 +426,7 @@ result.write_text(repr([x.tolist() for x in leaves(made.parts[0].family)]))
 """
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_parent_that_is_killed_and_the_run_goes_on(tmp_path):
     def start(pool: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", KILLED, str(tmp_path / pool), str(tmp_path / f"{pool}.txt")]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, Point, leaves, stack, take, tree_map
-from basinet.families import Delta, Diagonal, Empirical, Family, LowRank, Mixture, family
+from basinet.families import Delta, Diagonal, Empirical, Family, LowRank, LowRankPrecision, Mixture, family
 from basinet.testing import check_family
 
 KEY = Noise.seed(0)
@@ -39,6 +39,7 @@ EXAMPLES = {
     "empirical": empirical(5),
     "diagonal": diagonal("diagonal"),
     "low rank": LowRank(params("low"), diagonal("low").scale, params("columns", 3), BUFFERS),
+    "low-rank precision": LowRankPrecision(params("low"), diagonal("low").scale, params("columns", 3), BUFFERS),
     "mixture": mixture("mixture"),
     "mixture of deltas": Mixture(stack([Delta(params(k), BUFFERS) for k in "abc"]), torch.tensor([0.5, 0.2, 0.3])),
     "mixture of mixtures": Mixture(stack([mixture("a"), mixture("b")]), torch.tensor([0.4, 0.6], dtype=torch.float64)),
@@ -48,7 +49,7 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_family_passes_the_conformance_suite(name):
     made = check_family(EXAMPLES[name])
-    continuous = name in ("diagonal", "low rank", "mixture", "mixture of mixtures")
+    continuous = name in ("diagonal", "low rank", "low-rank precision", "mixture", "mixture of mixtures")
     assert len(made) == (6 if continuous else 5)
 
 

@@ -76,3 +76,30 @@ def test_quad_is_the_covariance_of_linear_outputs():
     jacobian = {"a": torch.tensor([[1.0, 2.0], [0.0, 1.0]]).double(), "b": torch.tensor([[[3.0]], [[1.0]]]).double()}
     expected = 0.09 * torch.tensor([[5.0, 2.0], [2.0, 1.0]]).double()
     assert torch.allclose(perturbed(0.3, ("a",)).quad(jacobian), expected)
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_noise_of_low_rank_stays_in_its_span_and_has_a_density_there(uniform):
+    """Of the matrix M = centre + sigma S z the coordinates S'(M - centre) are independent; J Sigma J' is that of
+    draws."""
+    kernel = Noise.seed(0).split("kernel").normal(torch.empty(4, 3, 2, dtype=torch.float64))
+    basis = torch.linalg.qr(Noise.seed(0).split("span").normal(torch.empty(4, 4, dtype=torch.float64))).Q
+    span, sigma = basis[:, :2], torch.tensor(0.3, dtype=torch.float64)
+    if not uniform:
+        check_family(Perturbed({"k": kernel[..., 0]}, {"k": sigma}, {}, uniform, {"k": basis}))  # of full rank
+    family = Perturbed({"k": kernel}, {"k": sigma}, {}, uniform, {"k": span})
+    moved = draws(family)["k"] - kernel  # (COUNT, 4, 3, 2)
+    inside = torch.einsum("ir,nikl->nrkl", span, moved)
+    assert torch.allclose(torch.einsum("ir,nrkl->nikl", span, inside), moved, atol=1e-12)
+    error = 0.09 * math.sqrt(((9 / 5 if uniform else 3.0) - 1) / COUNT)
+    assert ((inside.var(0) - 0.09).abs() < 4.5 * error).all()
+    coordinates = Perturbed({"k": torch.zeros(2, 6, dtype=torch.float64)}, {"k": sigma}, {}, uniform)
+    at = family.sample(Noise.seed(1)).params
+    expected = coordinates.log_prob({"k": span.T @ (at["k"] - kernel).flatten(1)})
+    assert torch.allclose(family.log_prob(at), expected) and bool(expected.isfinite())
+    assert family.log_prob({"k": at["k"] + 0.01}) == -math.inf
+    jacobian = Noise.seed(2).normal(torch.empty(2, 4, 3, 2, dtype=torch.float64))
+    outputs = torch.einsum("oikl,nikl->no", jacobian, moved)
+    quad = family.quad({"k": jacobian})
+    scale = (quad.diag()[:, None] * quad.diag()).sqrt() * math.sqrt(2 / COUNT)
+    assert ((torch.cov(outputs.T) - quad).abs() < 4.5 * scale).all()

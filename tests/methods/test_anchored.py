@@ -18,8 +18,8 @@ from basinet.methods.anchored import Anchored
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Cosine
 from basinet.problem import Batch
-from basinet.problem.exact import conjugate
 from basinet.testing import check_method
+from basinet.testing.exact import conjugate
 
 ENGINE = bn.Engine(device="cpu", dtype=torch.float64, strategy="stacked", progress=False)
 SIGMA, SCALE, N, MEMBERS = 0.5, 1.5, 40, 400
@@ -50,11 +50,13 @@ def deviations(draws: Tensor, mean: Tensor, covariance: Tensor) -> tuple[float, 
     return float(centre.abs().max()), float(((torch.cov(draws.T) - covariance) / error).abs().max())
 
 
+@pytest.mark.slow
 def test_anchored_conforms_and_spreads_as_its_theory_says():
     checks = check_method(Anchored(epochs=4, batch_size=16))
     assert sum("covariance of 400 members" in c.name for c in checks) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bootstrap", [False, True])
 @pytest.mark.parametrize("noise", [True, False])
 def test_each_member_is_the_mode_with_its_anchor_and_its_targets(noise, bootstrap):
@@ -70,6 +72,7 @@ def test_each_member_is_the_mode_with_its_anchor_and_its_targets(noise, bootstra
         torch.testing.assert_close(found[k], mode, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_batches_see_the_same_noisy_target_in_every_epoch():
     exact = conjugate()
     whole = weights_of(bn.fit(settled(True, 200), exact.problem, exact.data, members=4, engine=ENGINE))
@@ -106,6 +109,7 @@ def test_weights_of_examples_are_precisions_of_their_noise():
     assert max(deviations(draws, mean, torch.linalg.inv(precision))) < 4  # standard errors
 
 
+@pytest.mark.slow
 def test_learned_noise_does_not_count_what_was_added():
     exact = conjugate()
     likelihood = bn.likelihoods.Gaussian(noise=0.8, learned=True)
@@ -200,6 +204,7 @@ def test_several_targets_have_noise_of_their_own(learned):
     torch.testing.assert_close(weights_of(made), weights_of(alone), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_ten_members_on_diabetes(tmp_path):
     splits = bn.datasets.load("diabetes")
     make = lambda: bn.networks.MLP(10, 1, hidden=(50,))  # noqa: E731

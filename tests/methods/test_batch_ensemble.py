@@ -24,6 +24,7 @@ def family(posterior):
     return take(posterior.parts[0].family, 0)
 
 
+@pytest.mark.slow
 def test_it_conforms():
     check_method(bn.BatchEnsemble(count=3))
 

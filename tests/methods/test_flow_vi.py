@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from three_classes import ENGINE, PROBLEM, data
 
 import basinet as bn
 from basinet.core.tree import ravel, take
@@ -13,25 +13,13 @@ from basinet.methods.flow_vi import FlowVI
 from basinet.methods.laplace import Laplace
 from basinet.methods.map import MAP
 from basinet.optim import SGD, Adam
-from basinet.problem.exact import conjugate
 from basinet.testing import check_method
+from basinet.testing.exact import conjugate
 
-ENGINE = bn.Engine(device="cpu", dtype=torch.float64, strategy="loop", progress=False)
-KEY = bn.Noise.seed(9)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-
-
-def data(n: int = 24) -> bn.Data:
-    return bn.Data(KEY.split("x").normal(torch.empty(n, 4, dtype=torch.float64)), KEY.split("y").integers(n, 3))
-
-
-PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
 START = bn.fit(MAP(epochs=20), PROBLEM, data(), engine=ENGINE)
 
 
+@pytest.mark.slow
 def test_it_conforms_and_closes_the_gap_that_independence_leaves():
     checks = check_method(FlowVI(epochs=2, batch_size=16, maps=2, base=MAP(epochs=2)))
     assert sum("log evidence" in c.name for c in checks) == 2

@@ -19,9 +19,9 @@ from basinet.methods.forde import FoRDE, covariance, kernels, metric, slope
 from basinet.methods.map import MAP
 from basinet.optim import Adam
 from basinet.problem import Batch
-from basinet.problem.exact import conjugate
 from basinet.repulsion.input_gradients import evidence, input_gradients, unit
 from basinet.testing import check_method
+from basinet.testing.exact import conjugate
 
 ENGINE = bn.Engine(device="cpu", dtype=torch.float64, progress=False)
 NOISE = Noise.seed(5)
@@ -333,6 +333,7 @@ def test_what_it_refuses() -> None:
         FoRDE().context(problem_of(), large)
 
 
+@pytest.mark.slow
 def test_the_conformance_suite() -> None:
     checks = check_method(FoRDE(epochs=4, batch_size=16))
     assert len(checks) >= 11

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import basinet as bn
 from basinet.core.noise import Noise
-from basinet.problem.exact import conjugate
+from basinet.testing.exact import conjugate
 
 EXACT = conjugate()
 
@@ -87,7 +87,7 @@ def test_the_warm_up_finds_acceptance_scales_and_a_useful_length():
     recipe = bn.HMC(steps=1500, warmup=900, draws=20)
     posterior = bn.fit(recipe, wide.problem, wide.data, members=16, engine=ENGINE, start=at(wide.problem, wide.mean))
     accepted = sum(row[0] for row in posterior.info["curves"]["acceptance"]) / 16
-    assert 0.65 < accepted < 0.985  # aimed at .8; beyond stable steps it falls so fast that averages stay above
+    assert 0.72 < accepted < 0.88  # aimed at .8
     draws = draws_of(posterior)
     assert float(wide.covariance.diagonal().max() / wide.covariance.diagonal().min()) > 200
     ratio = draws.var((0, 1)) / wide.covariance.diagonal()
@@ -107,11 +107,32 @@ def test_the_diagnosis_of_a_good_run_passes_and_prints(monkeypatch):
     assert "All" in str(diagnosis) and "R-hat" in str(diagnosis) and "loss" in str(diagnosis)
     assert {row.name for row in diagnosis.rows} >= {"loss", "prediction 0", "weight 2"}
     given = {}
-    monkeypatch.setitem(sys.modules, "arviz", SimpleNamespace(from_dict=lambda posterior: given.update(posterior)))
+    monkeypatch.setitem(
+        sys.modules, "arviz", SimpleNamespace(__version__="0.23.4", from_dict=lambda posterior: given.update(posterior))
+    )
     diagnosis.to_arviz()
-    assert given["loss"].shape == (12, 120) and set(given) == set(diagnosis.draws)
+    predictions = [name for name in diagnosis.draws if name.startswith("prediction")]
+    assert given["loss"].shape == (12, 120) and given["prediction"].shape == (12, 120, len(predictions))
+    assert set(given) == set(diagnosis.draws) - set(predictions) | {"prediction"}
     with pytest.raises(ValueError, match="expected chains of one sampler"):
         bn.diagnose(bn.fit(bn.MAP(epochs=1), EXACT.problem, EXACT.data, engine=ENGINE), EXACT.data)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"steps": 120, "warmup": 40, "draws": 20},
+            "cut at 3 leapfrog steps, the most that steps= lasts for",
+        ),
+        ({"steps": 400, "warmup": 40, "draws": 4, "leapfrog": 8}, "cut at 8 leapfrog steps, the most that leapfrog=8"),
+    ],
+)
+def test_trajectories_that_are_cut_short_are_told(options, words, caplog):
+    recipe = bn.HMC(step_size=0.01, length=1.0, scaled=False, jitter=False, **options)
+    with caplog.at_level("WARNING", "basinet"):
+        bn.fit(recipe, EXACT.problem, EXACT.data, members=2, engine=ENGINE, start=at(EXACT.problem, EXACT.mean))
+    assert any(words in line for line in caplog.messages), caplog.messages
 
 
 def ranks(recipe, simulations: int, kept: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,12 +14,13 @@ from basinet.core.tree import ravel, take
 from basinet.families import Diagonal, Partial
 from basinet.methods.ivon import IVON
 from basinet.optim import Cosine
-from basinet.problem.exact import conjugate
 from basinet.testing import check_method
+from basinet.testing.exact import conjugate
 
 ENGINE = bn.Engine(device="cpu", dtype=torch.float64, strategy="loop", progress=False)
 
 
+@pytest.mark.slow
 def test_it_conforms_and_has_the_fixed_point_of_mean_field():
     checks = check_method(IVON(epochs=4, batch_size=16))
     assert sum("variances" in c.name for c in checks) == 2
@@ -53,6 +55,29 @@ def test_variances_stay_positive_under_the_wildest_curvature():
     assert bool((scale > 0).all()) and bool(scale.isfinite().all())
 
 
+@pytest.mark.parametrize(("n", "curvature"), [(40, 5.0), (400, 1 / (400 * 0.03**2)), (4000, 0.5)])
+def test_it_starts_no_wider_than_a_network_can_learn_with(n, curvature):
+    exact = conjugate(n=n)
+    start = IVON(epochs=1, batch_size=None, lr=0.0, betas=(0.9, 1 - 1e-9))
+    scale = ravel(take(bn.fit(start, exact.problem, exact.data, engine=ENGINE).parts[0].family, 0).scale)
+    expected = torch.full_like(scale, (n * curvature + 1.5**-2) ** -0.5)
+    torch.testing.assert_close(scale, expected, rtol=1e-5, atol=0)
+
+
+def test_a_weight_that_data_do_not_see_neither_runs_off_nor_outgrows_its_prior():
+    """An input that is always zero has no curvature: divided by that, steps along its gradient had no bound."""
+    exact = conjugate()
+    inputs = torch.cat([exact.data.inputs, torch.zeros(exact.data.n, 1, dtype=torch.float64)], 1)
+    noisy = bn.Data(inputs + 1e-3 * bn.Noise.seed(0).normal(inputs), exact.data.targets)
+    problem = bn.Problem(
+        lambda: nn.Linear(4, 1, bias=False).double(), exact.problem.likelihood, bn.priors.Normal(scale=30.0)
+    )
+    fitted = bn.fit(IVON(epochs=100, batch_size=10, lr=0.5, betas=(0.9, 0.9)), problem, noisy, engine=ENGINE)
+    family = take(fitted.parts[0].family, 0)
+    assert bool(ravel(family.scale).le(30.0 * (1 + 1e-9)).all())
+    assert float(family.centre["weight"][0, 3].abs()) < 30.0 and bool(ravel(family.centre).isfinite().all())
+
+
 def test_the_prior_may_be_centred_and_the_noise_learned():
     exact = conjugate(n=4)
     centre = {"weight": torch.full((1, 3), 5.0, dtype=torch.float64)}
@@ -75,6 +100,62 @@ def test_it_trains_on_streams_and_in_stacks_alike():
     assert len(made) == 2 and bool(ravel(made.mean()).isfinite().all())
 
 
+@pytest.mark.parametrize("accumulate", [2, 3, 100])
+def test_a_batch_in_parts_gives_the_step_of_the_whole(accumulate):
+    """Parts of unequal size too; more than there are examples is one example per pass."""
+    exact = conjugate()
+    whole, parts = (
+        bn.fit(
+            IVON(epochs=3, batch_size=10, draws=2, accumulate=k), exact.problem, exact.data, members=2, engine=ENGINE
+        )
+        for k in (1, accumulate)
+    )
+    for one, other in zip(whole.parts[0].family.scale.values(), parts.parts[0].family.scale.values()):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=0)
+    torch.testing.assert_close(ravel(whole.mean()), ravel(parts.mean()), rtol=1e-10, atol=1e-12)
+    losses = [p.info["curves"]["loss"] for p in (whole, parts)]
+    assert losses[0][1] == pytest.approx(losses[1][1])
+
+
+def test_parts_of_weighted_examples_and_of_streams_count_as_they_do_together():
+    exact = conjugate()
+    weights = torch.linspace(0.0, 2.0, exact.data.n, dtype=torch.float64)
+    weighted = bn.Data(exact.data.inputs, exact.data.targets, weights)
+    batches = [(exact.data.inputs[i : i + 10], exact.data.targets[i : i + 10]) for i in range(0, 40, 10)]
+    for given in (weighted, bn.Data.stream(batches, n=40)):
+        whole, parts = (
+            bn.fit(IVON(epochs=2, batch_size=10, accumulate=k), exact.problem, given, engine=ENGINE) for k in (1, 3)
+        )
+        torch.testing.assert_close(ravel(whole.mean()), ravel(parts.mean()), rtol=1e-10, atol=1e-12)
+
+
+def test_many_members_at_once_are_those_that_run_alone():
+    exact = conjugate()
+    recipe = IVON(epochs=5, batch_size=10, accumulate=2)
+    stacked = bn.fit(recipe, exact.problem, exact.data, members=5, engine=replace(ENGINE, strategy="stacked"))
+    alone = bn.fit(recipe, exact.problem, exact.data, members=5, engine=ENGINE)
+    one, other = stacked.parts[0].family, alone.parts[0].family
+    torch.testing.assert_close(ravel(one.scale), ravel(other.scale), rtol=1e-9, atol=0)
+    torch.testing.assert_close(ravel(one.centre), ravel(other.centre), rtol=1e-9, atol=1e-12)
+    assert len({*one.centre["weight"][:, 0, 0].tolist()}) == 5  # each its own
+
+
+@pytest.mark.slow
+def test_products_in_bfloat16_leave_the_posterior_in_float32_and_what_it_knows():
+    splits = bn.datasets.load("digits")
+    problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), bn.likelihoods.Categorical())
+    cast = bn.Engine(device="cpu", strategy="stacked", progress=False, autocast=torch.bfloat16, processes=1)
+    made = bn.fit(IVON(epochs=30), problem, splits.train, members=2, engine=cast)
+    family = made.parts[0].family
+    assert {x.dtype for x in (*family.centre.values(), *family.scale.values())} == {torch.float32}
+    plain = bn.fit(IVON(epochs=30), problem, splits.train, members=2, engine=replace(cast, autocast=None))
+    nlls = [bn.score(p, splits.test)["nll"] for p in (made, plain)]
+    assert abs(nlls[0] - nlls[1]) < 0.02 and nlls[1] < 0.5
+    assert not torch.equal(ravel(family.centre), ravel(plain.parts[0].family.centre))  # it was in bfloat16
+    with pytest.raises(ValueError, match=r"each step keeps 0\.999 does not move in torch\.bfloat16"):
+        bn.fit(IVON(epochs=1), problem, splits.train, engine=replace(cast, autocast=None, dtype=torch.bfloat16))
+
+
 def test_one_network_knows_digits():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), bn.likelihoods.Categorical())
@@ -91,6 +172,7 @@ def test_one_network_knows_digits():
         ({"betas": (0.9, 1.0)}, "expected two betas of at least 0 and below 1"),
         ({"clip": 0.0}, "expected clip above 0"),
         ({"draws": 0}, "expected at least 1 draw"),
+        ({"accumulate": 0}, "expected accumulate of at least 1 pass"),
         ({"lr": math.inf}, "expected a finite learning rate"),
     ],
 )

@@ -16,8 +16,8 @@ from basinet.families import Delta, Diagonal, Eigen, Full, Kronecker, Partial
 from basinet.methods import laplace
 from basinet.methods.laplace import STRUCTURES, Laplace
 from basinet.methods.map import MAP
-from basinet.problem.exact import conjugate
 from basinet.testing import Bench, check_method
+from basinet.testing.exact import conjugate
 
 ENGINE = bn.Engine(device="cpu", progress=False)
 BENCH = Bench("Laplace")
@@ -42,6 +42,7 @@ def family(posterior: bn.Posterior, k: int = 0):
     return take(posterior.parts[0].family, k)
 
 
+@pytest.mark.slow
 def test_laplace_conforms_and_is_exact_for_the_conjugate_problem():
     checks = check_method(Laplace(base=MAP(epochs=400, batch_size=None)))
     assert sum("covariance" in c.name for c in checks) == 7 and sum("evidence" in c.name for c in checks) == 4
@@ -250,7 +251,7 @@ def test_layers_have_factors_of_their_own_and_more_evidence():
     )
     assert len(set(one["prior_factor"][0])) == 1 and len(set(layers["prior_factor"][0])) == 3
     assert layers["log_evidence"][0][0] > one["log_evidence"][0][0] > fixed["log_evidence"][0][0]
-    with pytest.raises(ValueError, match="a factor a layer needs tensors whose curvatures are apart"):
+    with pytest.raises(ValueError, match="a factor per layer needs tensors whose curvatures are apart"):
         bn.fit(
             Laplace(structure="full", where=None, prior_precision="layers"),
             PROBLEM,
@@ -428,7 +429,7 @@ class Own(nn.Module):
 def test_networks_without_a_layer_that_is_known():
     problem, data = bn.Problem(Own, bn.likelihoods.Categorical()), classes()
     start = bn.fit(FAST, problem, data, engine=ENGINE)
-    with pytest.raises(ValueError, match=r"found no linear layer .*name the parameters, where=\.\.\., or take all"):
+    with pytest.raises(ValueError, match=r"found no linear layer .*name the parameters, where=\.\.\., or use all"):
         bn.fit(Laplace(prior_precision="prior"), problem, data, start=start, engine=ENGINE)
     linear = bn.Problem(lambda: nn.Linear(4, 3, bias=False).double(), bn.likelihoods.Categorical())
     same = nn.Linear(4, 3, bias=False).double()

@@ -116,5 +116,6 @@ def test_what_it_refuses() -> None:
         bn.fit(LIT(), problem, words, members=2, engine=ENGINE)
 
 
+@pytest.mark.slow
 def test_the_conformance_suite() -> None:
     assert len(check_method(LIT(epochs=4, batch_size=16))) >= 11

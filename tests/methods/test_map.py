@@ -44,6 +44,7 @@ def classes() -> bn.Data:
     return bn.Data(inputs, key.split("y").integers(N, 3))
 
 
+@pytest.mark.slow
 def test_map_conforms_and_finds_the_mode_of_a_known_posterior():
     checks = check_method(MAP(epochs=4, batch_size=16))
     assert any("mode of the conjugate posterior" in c.name for c in checks)

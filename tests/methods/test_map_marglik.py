@@ -167,6 +167,7 @@ def test_it_conforms():
     check_method(MAP(epochs=4, batch_size=16, prior_precision="layers", every=1))
 
 
+@pytest.mark.slow
 def test_intervals_on_a_table_with_little_noise():
     """Noise of a twentieth of the targets' sd, in 1,000 steps: learned with the parameters it comes down by 1.5 in its
     logarithm at most. With Kronecker factors the evidence counts somewhat too many parameters as determined, so that
@@ -193,7 +194,7 @@ def test_intervals_on_a_table_with_little_noise():
         ({"prior_precision": "evidence"}, "expected prior_precision 'marglik', 'layers' or None, got 'evidence'"),
         ({"noise": "learned"}, "expected noise 'marglik' or None, got 'learned'"),
         ({"structure": "eigen"}, "expected a structure among full, kronecker, diagonal, got 'eigen'"),
-        ({"structure": "full", "prior_precision": "layers"}, "needs layers apart: take structure='kronecker'"),
+        ({"structure": "full", "prior_precision": "layers"}, "needs layers apart: use structure='kronecker'"),
         ({"every": 0}, "expected every of at least 1, got 0"),
         ({"subset": 0}, "expected subset of at least 1, got 0"),
     ],

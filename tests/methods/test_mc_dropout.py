@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 import basinet as bn
-from basinet.core.tree import take
+from basinet.core.tree import ravel, take
 from basinet.methods.mc_dropout import MCDropout
 from basinet.optim import SGD
 from basinet.testing import check_method
@@ -32,6 +34,7 @@ def problem(net=plain) -> bn.Problem:
     return bn.Problem(net, bn.likelihoods.Categorical())
 
 
+@pytest.mark.slow
 def test_it_conforms_and_is_exact_in_a_linear_model():
     checks = check_method(MCDropout(epochs=4, batch_size=16))
     assert sum("predictions" in c.name and "sum w^2" in c.says for c in checks) == 1
@@ -105,6 +108,18 @@ def test_attention_has_its_own_dropout_on():
     assert "notes" in made.info and "before" not in made.info["notes"][0][0]
     less = bn.fit(MCDropout(epochs=1, rate=1e-3), problem(lambda: Attends(0.5)), sequences, engine=ENGINE)
     assert float(less.predict(sequences.inputs, samples=10).outputs.std(1).mean()) < 0.2 * float(outputs.std(1).mean())
+
+
+@pytest.mark.slow
+def test_learned_rates_are_the_same_compiled(monkeypatch):
+    """The compiler asks the key about uniform numbers too; its front end is enough to see that."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    recipe = MCDropout(epochs=1, batch_size=16, insert="before", learned=True)
+    plain, compiled = (
+        bn.fit(recipe, problem(), data(), members=2, engine=replace(STACKED, compile=c)) for c in (False, True)
+    )
+    for one, other in zip(plain.points(), compiled.points()):
+        torch.testing.assert_close(ravel(one.params), ravel(other.params))
 
 
 @pytest.mark.parametrize("learned", [False, True])

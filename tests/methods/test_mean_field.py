@@ -14,8 +14,8 @@ from basinet.core.tree import Params, ravel, take
 from basinet.families import Diagonal, Partial
 from basinet.methods.mean_field import MeanField
 from basinet.optim import SGD, Adam, Cosine
-from basinet.problem.exact import conjugate
 from basinet.testing import check_method
+from basinet.testing.exact import conjugate
 from basinet.variational import prior as priors
 
 ENGINE = bn.Engine(device="cpu", dtype=torch.float64, strategy="loop", progress=False)
@@ -26,11 +26,13 @@ def family_of(made: bn.Posterior, k: int = 0) -> Diagonal:
     return take(made.parts[0].family, k)
 
 
+@pytest.mark.slow
 def test_it_conforms_and_its_fixed_point_is_known():
     checks = check_method(MeanField(epochs=4, batch_size=16))
     assert sum("variances" in c.name for c in checks) == 2 and sum("ELBO" in c.name for c in checks) == 2
 
 
+@pytest.mark.slow
 def test_weights_and_draws_conform_and_twice_the_data_at_twice_the_temperature_is_the_same_run():
     checks = check_method(MeanField(epochs=4, batch_size=16, estimator="weights", draws=2, warm_up=0.5))
     assert any("likelihood temperature 2" in c.name for c in checks)
@@ -235,6 +237,7 @@ def test_a_divergence_that_is_not_finite_names_the_parameter(capsys):
     ("options", "message"),
     [
         ({"scale": 0.0}, "expected a positive, finite scale"),
+        ({"pace": 0.0}, "expected a positive, finite pace"),
         ({"draws": 0}, "expected at least 1 draw"),
         ({"estimator": "reparam"}, "expected an estimator among auto, weights, local, flipout"),
         ({"warm_up": 1.0}, "expected warm_up as a part of the steps"),
@@ -264,7 +267,7 @@ def test_priors_and_names_that_do_not_fit_are_refused_before_training(recipe, pr
 def test_on_digits_it_knows_what_it_does_not_know():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), bn.likelihoods.Categorical())
-    recipe = MeanField(epochs=40, prior_precision="layers", optimizer=Adam(lr=Cosine(peak=0.03)))
+    recipe = MeanField(epochs=40, pace=1.0, prior_precision="layers", optimizer=Adam(lr=Cosine(peak=0.03)))
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
     made = bn.fit(recipe, problem, splits.train, engine=engine)
     predictive = made.predict(splits.test.inputs)

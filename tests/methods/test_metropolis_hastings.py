@@ -1,9 +1,12 @@
 """MetropolisHastings: moments of known posteriors. What it shares with its kin is in test_exact_samplers.py."""
 
+import pytest
+
 import basinet as bn
 from basinet.testing import Bench
 
 
+@pytest.mark.slow
 def test_its_draws_have_the_moments_that_theory_says():
     checks = list(bn.MetropolisHastings.theory(Bench("MetropolisHastings")))
     assert len(checks) >= 4

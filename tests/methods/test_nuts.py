@@ -14,7 +14,7 @@ import basinet as bn
 from basinet.chains.tree import Place, begun, doubled, grown, joined, turning
 from basinet.core.noise import Noise
 from basinet.diagnostics import ess_mean, mcse_mean
-from basinet.problem.exact import conjugate
+from basinet.testing.exact import conjugate
 
 EXACT = conjugate()
 

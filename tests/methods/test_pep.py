@@ -49,6 +49,7 @@ def curves(of: bn.Posterior, member: int = 0) -> dict:
     return {name: rows[member] for name, rows in of.info["curves"].items()}
 
 
+@pytest.mark.slow
 def test_pep_conforms_and_has_the_closed_form_sigma():
     checks = check_method(bn.PEP(base=QUICK))
     assert sum("sigma of a linear model" in c.name for c in checks) == 2
@@ -211,9 +212,12 @@ def test_a_start_whose_likelihood_is_not_finite_is_an_error():
         bn.fit(bn.PEP(), problem, val=val, start=bn.Posterior.of(module, problem), engine=ENGINE)
 
 
-@pytest.mark.parametrize("noise", ["gaussian", "uniform"])
-def test_save_load_pool_slice_and_stream_agree(trained, noise, tmp_path):
-    recipe = bn.PEP(noise=noise, draws=4, iterations=5)
+STRUCTURED = {"rank": 2, "relative": True, "accept": 0.05}
+
+
+@pytest.mark.parametrize("words", [{}, {"noise": "uniform"}, STRUCTURED], ids=["plain", "uniform", "structured"])
+def test_save_load_pool_slice_and_stream_agree(trained, words, tmp_path):
+    recipe = bn.PEP(**words, draws=4, iterations=5)
     pep = posterior(recipe, trained)
     pep.save(tmp_path / "saved")
     loaded = bn.load(tmp_path / "saved", net)
@@ -260,6 +264,89 @@ def test_norm_statistics_stay_as_they_were():
         assert torch.equal(x, start.parts[0].family.buffers[name])
 
 
+class Linear(nn.Module):
+    """Two outputs, linear in two inputs that lie on a circle of radius 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[2.0, 0.3], [0.5, 0.1]], dtype=torch.float64))
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+def circle(spread: float) -> tuple[bn.Data, torch.Tensor]:
+    """Data whose residuals around the weight above have this size, and the residuals."""
+    angle = torch.linspace(0, 2 * math.pi, 41, dtype=torch.float64)[:-1]
+    x = 2 * torch.stack((angle.cos(), angle.sin()), 1)
+    residual = spread * Noise.seed(5).normal(x)
+    return bn.Data(x, Linear()(x).detach() + residual), residual
+
+
+def chosen(recipe: bn.PEP, data: bn.Data, noise: float) -> tuple[torch.Tensor, bn.Posterior]:
+    """What 6 members with draws of their own take for sigma."""
+    problem = bn.Problem(Linear, bn.likelihoods.Gaussian(noise=noise))
+    found = bn.fit(recipe, problem, val=data, members=6, start=bn.Posterior.of(Linear(), problem), engine=ENGINE)
+    return torch.tensor(found.info["curves"]["chosen"], dtype=torch.float64)[:, 0], found
+
+
+def near(found: torch.Tensor, expected: float) -> bool:
+    """z of 4.5, and within 3 %: a spread that is too large would let anything pass."""
+    error = 4.5 * float(found.std()) / len(found) ** 0.5
+    return abs(float(found.mean()) - expected) < error < 0.03 * expected
+
+
+EXACT = {"draws": 2000, "low": 0.03, "high": 1.0, "iterations": 12}
+
+
+def test_noise_of_rank_one_has_the_closed_form_size_along_the_leading_direction():
+    """The ensemble is N(Wx, s^2 + sigma^2 r^2 u u'): the best sigma^2 is (mean of (u'residual)^2 - s^2) / r^2."""
+    data, residual = circle(0.8)
+    u = torch.linalg.svd(Linear().weight.detach()).U[:, 0]
+    expected = float((residual @ u).square().mean() - 0.5**2) ** 0.5 / 2
+    found, pep = chosen(bn.PEP(rank=1, **EXACT), data, 0.5)
+    assert near(found, expected)
+    moved = pep[0].sample(50)["weight"][0] - Linear().weight.detach()  # (50, 2, 2)
+    across = torch.stack((-u[1], u[0])) @ moved
+    assert float(across.abs().max()) < 1e-12 and float((u @ moved).abs().max()) > 0.1
+    relative, _ = chosen(bn.PEP(rank=1, relative=True, **EXACT), data, 0.5)
+    torch.testing.assert_close(relative * Linear().weight.detach().square().mean().sqrt(), found, rtol=0.01, atol=0)
+
+
+def test_the_largest_noise_that_is_accepted_has_its_closed_form():
+    """L(sigma) = -log v - m / (2 v) per example, with v = s^2 + sigma^2 r^2 and m = mean |residual|^2, of two outputs
+    with noise along both: the largest sigma is where it has fallen by what is accepted."""
+    data, residual = circle(0.6)
+    m, base = float(residual.square().sum(1).mean()), 0.5**2
+
+    def likelihood(sigma: float) -> float:
+        v = base + 4 * sigma**2
+        return -math.log(v) - m / (2 * v)
+
+    low, high = max((likelihood(k / 1000), k / 1000) for k in range(1000))[1], 10.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if likelihood(middle) >= likelihood(0.0) - 0.1 else (low, middle)
+    found, pep = chosen(bn.PEP(accept=0.1, **EXACT), data, 0.5)
+    assert near(found, low)
+    assert "is the largest that loses at most 0.1 in log likelihood" in pep.info["notes"][0][0]
+    best, _ = chosen(bn.PEP(**EXACT), data, 0.5)
+    assert float(best.max()) < float(found.min())
+
+
+def test_where_nothing_or_everything_is_accepted_it_is_said():
+    data, _ = circle(0.0)  # noise only loses
+    found, pep = chosen(bn.PEP(accept=0.0, draws=4), data, 0.5)
+    assert not found.any() and "sigma is 0, the point as it was" in pep.info["notes"][0][0]
+    found, pep = chosen(bn.PEP(accept=1e9, draws=4, high=1.0), data, 0.5)
+    assert found.tolist() == pytest.approx([1000.0] * 6) and "larger ones may do so too" in pep.info["notes"][0][0]
+
+
+def test_low_rank_noise_is_refused_for_vectors():
+    with pytest.raises(ValueError, match=r"rank=2 is that of a matrix, and 0\.bias, 2\.bias are vectors"):
+        bn.fit(bn.PEP(rank=2, where="*"), PROBLEM, TRAIN, val=VAL, engine=ENGINE)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -267,6 +354,9 @@ def test_norm_statistics_stay_as_they_were():
         ({"draws": 0}, "at least 1 draw, got 0"),
         ({"low": 0.1, "high": 0.01}, "expected 0 < low < high"),
         ({"iterations": 0}, "at least 1 iteration"),
+        ({"rank": 0}, "a rank of at least 1, or None, got 0"),
+        ({"accept": -0.1}, "accept as a log likelihood of at least 0, or None, got -0.1"),
+        ({"accept": math.nan}, "accept as a log likelihood of at least 0"),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(words, message):
@@ -284,3 +374,8 @@ def test_on_digits_the_validation_likelihood_does_not_fall():
     assert max(row["ensemble"]) >= -before["nll"] - 1e-6
     assert after["nll"] < before["nll"] + 1e-3  # of fresh draws
     assert after["accuracy"] > 0.95
+    wide = bn.fit(bn.PEP(rank=8, accept=0.02), problem, val=splits.val, start=base, engine=ENGINE)
+    [sigma], best = curves(wide)["chosen"], curves(pep)["chosen"][0]
+    assert sigma > best and bn.score(wide, splits.val)["nll"] < before["nll"] + 0.03  # of fresh draws
+    entropy = [float(p.predict(splits.test.inputs).entropy.mean()) for p in (base, wide)]
+    assert entropy[1] > entropy[0]

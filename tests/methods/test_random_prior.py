@@ -14,8 +14,8 @@ from basinet.families import Delta
 from basinet.methods.map import MAP
 from basinet.methods.random_prior import PREFIX, RandomPrior
 from basinet.optim import SGD, Adam, Cosine
-from basinet.problem.exact import conjugate
 from basinet.testing import check_method
+from basinet.testing.exact import conjugate
 
 ENGINE = bn.Engine(device="cpu", strategy="loop", progress=False)
 STACKED = bn.Engine(device="cpu", strategy="stacked", progress=False)
@@ -44,6 +44,7 @@ def fixed(posterior: bn.Posterior, k: int) -> dict[str, torch.Tensor]:
     return {n.removeprefix(PREFIX): x for n, x in delta(posterior, k).buffers.items() if n.startswith(PREFIX)}
 
 
+@pytest.mark.slow
 def test_random_prior_conforms_and_is_anchored_in_a_linear_model():
     checks = check_method(RandomPrior(epochs=4, batch_size=16))
     assert any("sum of both networks" in c.name for c in checks)
@@ -141,6 +142,7 @@ def test_a_factor_that_makes_no_sense_is_refused(beta):
         RandomPrior(beta=beta)
 
 
+@pytest.mark.slow
 def test_ten_members_on_digits(tmp_path):
     splits = bn.datasets.load("digits")
     make = lambda: bn.networks.MLP(64, 10, hidden=(100,))  # noqa: E731

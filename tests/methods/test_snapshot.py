@@ -15,8 +15,8 @@ from basinet.families import Empirical
 from basinet.methods.map import MAP
 from basinet.methods.snapshot import Snapshot
 from basinet.optim import SGD, Adam, Cosine, Cyclic
-from basinet.problem.exact import conjugate
 from basinet.testing import check_method
+from basinet.testing.exact import conjugate
 
 ENGINE = bn.Engine(device="cpu", strategy="loop", progress=False)
 STACKED = bn.Engine(device="cpu", strategy="stacked", progress=False)

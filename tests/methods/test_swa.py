@@ -20,6 +20,7 @@ STACKED = bn.Engine(device="cpu", strategy="stacked", progress=False)
 SHORT = MAP(epochs=2, batch_size=None)
 
 
+@pytest.mark.slow
 def test_swa_conforms_and_averages_as_its_theory_says():
     checks = check_method(SWA(iterates=3, batch_size=16, base=SHORT))
     assert any("mean along gradient descent" in c.name for c in checks)

@@ -30,6 +30,7 @@ def family_of(posterior: bn.Posterior, k: int = 0) -> LowRank:
     return family
 
 
+@pytest.mark.slow
 def test_swag_conforms_and_has_the_stationary_law_that_theory_says():
     checks = check_method(SWAG(iterates=4, rank=3, batch_size=16, base=SHORT))
     assert sum("on a quadratic" in c.name for c in checks) == 3 and any("rank 0" in c.name for c in checks)

@@ -30,6 +30,7 @@ def net() -> nn.Module:
 PROBLEM = bn.Problem(net, bn.likelihoods.Categorical())
 
 
+@pytest.mark.slow
 def test_it_conforms_and_has_the_fixed_point_that_theory_says():
     checks = check_method(VariationalDropout(epochs=4, batch_size=16))
     assert sum("quadrature" in c.says for c in checks) == 2 and any("best pruned" in c.name for c in checks)

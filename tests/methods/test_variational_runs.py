@@ -63,5 +63,5 @@ def test_terms_with_points_of_their_own_count_too(recipe):
 def test_a_last_layer_in_closed_form_has_data_alone():
     more = bn.terms.Observations(digits().inputs[:7], digits().targets[:7], bn.likelihoods.Categorical())
     problem = bn.Problem(PROBLEM.network, PROBLEM.likelihood, terms=[more])
-    with pytest.raises(ValueError, match="VBLL as given here knows of data and prior alone"):
+    with pytest.raises(ValueError, match="VBLL as given here uses only data and prior"):
         bn.fit(bn.VBLL(epochs=1), problem, digits(), engine=ENGINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from three_classes import ENGINE, KEY, PROBLEM, data, net
 from torch import nn
 
 import basinet as bn
@@ -11,24 +12,11 @@ from basinet.core.tree import take
 from basinet.families import Rows
 from basinet.methods.vbll import VBLL, expected_potential
 from basinet.problem import Batch
-from basinet.problem.exact import conjugate
 from basinet.testing import check_method
-
-ENGINE = bn.Engine(device="cpu", dtype=torch.float64, strategy="loop", progress=False)
-KEY = bn.Noise.seed(8)
+from basinet.testing.exact import conjugate
 
 
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
-
-
-def data(n: int = 24) -> bn.Data:
-    return bn.Data(KEY.split("x").normal(torch.empty(n, 4, dtype=torch.float64)), KEY.split("y").integers(n, 3))
-
-
-CLASSES = bn.Problem(net, bn.likelihoods.Categorical())
-
-
+@pytest.mark.slow
 def test_it_conforms_and_is_exact_in_a_linear_model():
     checks = check_method(VBLL(epochs=4, batch_size=16))
     assert any("one pass" in c.name for c in checks) and sum("covariance" in c.name for c in checks) == 2
@@ -65,7 +53,7 @@ def test_the_expected_likelihood_is_that_of_draws_or_a_bound_near_it(real, weigh
 
 
 def test_the_last_layer_is_random_alone_and_predicts_in_closed_form():
-    made = bn.fit(VBLL(epochs=3), CLASSES, data(), members=2, engine=ENGINE)
+    made = bn.fit(VBLL(epochs=3), PROBLEM, data(), members=2, engine=ENGINE)
     family = made.parts[0].family
     assert isinstance(family.part, Rows) and set(family.part.centre) == {"2.weight", "2.bias"}
     real = bn.Problem(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double(),
@@ -93,13 +81,13 @@ class Ended(nn.Module):
     ("options", "problem", "message"),
     [
         ({}, bn.Problem(Ended, bn.likelihoods.Categorical()), "that goes on after it"),
-        ({"layer": "first"}, CLASSES, "expected layer= as the name of a linear layer, 0, 2, got 'first'"),
-        ({"layer": "0"}, CLASSES, "that goes on after it"),
+        ({"layer": "first"}, PROBLEM, "expected layer= as the name of a linear layer, 0, 2, got 'first'"),
+        ({"layer": "0"}, PROBLEM, "that goes on after it"),
         ({}, bn.Problem(net, bn.likelihoods.Poisson()), "closed form for Gaussian and Categorical"),
         ({}, bn.Problem(net, bn.likelihoods.Categorical(), bn.priors.Laplace()), "closed form for a normal prior"),
-        ({"structure": "kronecker"}, CLASSES, "expected structure 'full' or 'diagonal'"),
-        ({"scale": 0.0}, CLASSES, "expected a positive, finite scale"),
-        ({"patience": 0}, CLASSES, "expected patience of at least 1"),
+        ({"structure": "kronecker"}, PROBLEM, "expected structure 'full' or 'diagonal'"),
+        ({"scale": 0.0}, PROBLEM, "expected a positive, finite scale"),
+        ({"patience": 0}, PROBLEM, "expected patience of at least 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, problem, message):
@@ -107,6 +95,7 @@ def test_what_makes_no_sense_is_refused(options, problem, message):
         bn.fit(VBLL(epochs=1, **options), problem, data(), engine=ENGINE)
 
 
+@pytest.mark.slow
 def test_digits_are_known_and_diabetes_is_predicted():
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
     digits, diabetes = bn.datasets.load("digits"), bn.datasets.load("diabetes")

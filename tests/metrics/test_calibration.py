@@ -136,7 +136,7 @@ P, Y = torch.full((4, 3), 1 / 3), torch.tensor([0, 1, 2, 0])
     [
         (lambda: classwise_ece(P, Y[:3]), r"got \(4, 3\) and \(3,\)"),
         (lambda: classwise_ece(P[:0], Y[:0]), r"at least one example.*\(0, 3\)"),
-        (lambda: classwise_ece(P * 9, Y), r"got values from 3 to 3: take softmax"),
+        (lambda: classwise_ece(P * 9, Y), r"got values from 3 to 3: use softmax"),
         (lambda: classwise_ece(P, Y + 1), r"from 0 to 2 for 3 classes, got 1 to 3"),
         (lambda: classwise_ece(P, Y, bins=0), r"bins of at least 1, got 0"),
         (lambda: classwise_ece(P, Y, spacing="even"), r"\"width\" or \"mass\", got 'even'"),

@@ -243,7 +243,7 @@ P, Y = torch.full((4, 3), 1 / 3), torch.tensor([0, 1, 2, 0])
         (lambda: brier(P, Y - 1), r"got -1 to 1"),
         (lambda: nll(P, Y), r"log-probabilities, which are at most 0, got 0\.3333"),
         (lambda: brier(P.log(), Y), r"probabilities in \[0, 1\], got values from -1\.099"),
-        (lambda: ece(P * 9, Y), r"got values from 3 to 3: take softmax"),
+        (lambda: ece(P * 9, Y), r"got values from 3 to 3: use softmax"),
         (lambda: ece(P, Y, bins=0), r"bins of at least 1, got 0"),
         (lambda: reliability(P, Y, bins=-1), r"bins of at least 1, got -1"),
         (lambda: ece(P, Y, min_count=0), r"min_count of at least 1, got 0"),

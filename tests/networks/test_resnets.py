@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import basinet as bn
-from basinet.networks import FilterResponseNorm, ResNet, WideResNet
+from basinet.networks import FilterResponseNorm, ResNet, ResNet18, WideResNet
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,14 @@ def test_a_resnet_has_the_published_number_of_parameters(depth, parameters):
 def test_a_wide_resnet_has_the_published_number_of_parameters(depth, width, parameters):
     with torch.device("meta"):
         assert count(WideResNet(depth, width)) == parameters
+
+
+def test_resnet_18_has_the_published_number_of_parameters_and_runs_on_images():
+    with torch.device("meta"):
+        assert count(ResNet18()) == 11_173_962
+    assert ResNet18(outputs=5, width=2)(torch.zeros(2, 3, 32, 32)).shape == (2, 5)
+    with pytest.raises(ValueError, match="expected a width of at least 1, got 0"):
+        ResNet18(width=0)
 
 
 def test_filter_response_norm_has_one_parameter_a_channel_more():

@@ -12,7 +12,7 @@ from torch.func import vmap
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from basinet.core.registry import known
-from basinet.optim import Constant, Cosine, Cyclic, Linear, Rate, WarmUp
+from basinet.optim import Constant, Cosine, Cyclic, Linear, Plateau, Rate, WarmUp
 
 STEPS = 60
 EVERY = [
@@ -20,6 +20,7 @@ EVERY = [
     Linear(start=0.2, end=0.05),
     Cosine(peak=0.4, floor=0.1),
     Cyclic(peak=0.4, cycles=7, floor=0.1),  # 7 does not divide 60
+    Plateau(peak=0.4, floor=0.1),
     WarmUp(schedule=Cosine(peak=0.4), fraction=0.2),
     WarmUp(schedule=Cyclic(peak=0.4, cycles=3), fraction=0.1),
 ]
@@ -54,6 +55,14 @@ def test_cosine_is_torch_cosine_annealing(floor):
 def test_linear_is_torch_linear():
     expected = theirs(lambda o: LinearLR(o, start_factor=1.0, end_factor=0.25, total_iters=STEPS), lr=0.8)
     assert ours(Linear(start=0.8, end=0.2)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_plateau_stays_falls_and_stays():
+    values = ours(Plateau(peak=0.4, floor=0.04, hold=0.5, end=0.9))
+    assert values[:31] == [0.4] * 31 and values[54:] == pytest.approx([0.04] * 6)
+    assert values[42] == pytest.approx(0.22)  # half-way down
+    with pytest.raises(ValueError, match=r"expected 0 <= hold < end <= 1, got hold=0\.9 and end=0\.5"):
+        Plateau(peak=1.0, hold=0.9, end=0.5)
 
 
 def test_warm_up_is_torch_linear_then_cosine():

@@ -31,6 +31,7 @@ print(float(sum(x.sum() for x in made.mean().values())))
 """
 
 
+@pytest.mark.slow
 def test_fits_of_one_pool_take_turns(tmp_path):
     runs = [
         subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

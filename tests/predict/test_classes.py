@@ -147,3 +147,10 @@ def test_the_torch_distribution_agrees(shape):
     if len(shape) == 4:
         targets = torch.tensor([0, 4, 2, 1])
         torch.testing.assert_close(distribution.log_prob(targets), predictive.log_prob(targets))
+
+
+def test_one_network_is_not_ignorant_anywhere_and_one_sample_of_each_member_not_within():
+    outputs = torch.randn(3, 1, 500, 10, generator=torch.Generator().manual_seed(0)) * 4
+    alone, several = (ClassPredictive(x, Categorical()) for x in (outputs[:1], outputs))
+    assert not alone.epistemic.any() and not several.within.any()  # not rounding, by which inputs would be ranked
+    assert float(several.between.min()) > 0

@@ -409,3 +409,15 @@ def test_memory_does_not_grow_with_the_jacobian():
     torch.testing.assert_close(variance, expected, rtol=1e-4, atol=1e-6)
     draws = Draws(problem, stack([family]), KEY.spread(1).key, 3)
     assert tangent.samples(draws, draws.centres(), inputs)[0].shape == (1, 3, 50, 1000)
+
+
+def test_moments_need_no_gradients_of_the_caller():
+    """`with torch.no_grad(): posterior.predict(x)` is how people predict."""
+    problem = Problem(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), Categorical())
+    point = problem.init(KEY)
+    family = Diagonal(point.params, {n: torch.full_like(x, 0.1) for n, x in point.params.items()}, point.buffers)
+    inputs = normal("inputs", 5, 3)
+    [(mean, spread)] = linear.moments(problem, family, point, inputs, full=True)
+    with torch.no_grad():
+        [(again, same)] = linear.moments(problem, family, point, inputs, full=True)
+    torch.testing.assert_close((again, same), (mean, spread))

@@ -15,14 +15,14 @@ import basinet as bn
 from basinet.compare import table
 from basinet.core.noise import Noise
 from basinet.core.tree import Point, stack
-from basinet.data.targets import Classes
 from basinet.engine import Member, Method
 from basinet.engine.method import Schedule
 from basinet.families import Delta, Diagonal, Empirical, Family, Full, Kronecker, Partial
 from basinet.posterior import Part, Posterior
 from basinet.predict import ClosedClassPredictive, NormalPredictive, linear, via
-from basinet.problem.exact import PARAMETER, conjugate
 from basinet.problem.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, Poisson
+from basinet.tables.targets import Classes
+from basinet.testing.exact import PARAMETER, conjugate
 
 KEY, Z = Noise.seed(0), 4.5
 

@@ -253,7 +253,7 @@ BAD = [
         Bernoulli(),
         (2, 1),
         torch.tensor([0.5, 1.0]),
-        "the first 0.5 at index (0,): one output a label; for class indices",
+        "the first 0.5 at index (0,): one output per label; for class indices",
     ),
     (Bernoulli(), (2, 3), torch.tensor([0, 1]), "expected targets (batch, 3) for outputs of that shape, got (batch)"),
     (Poisson(), (2, 1), torch.tensor([3, -1]), "among 0, 1, 2, ..., got 1 of 2 others, the first -1 at index (1,)"),

@@ -108,7 +108,7 @@ def test_a_noise_that_is_no_standard_deviation_is_refused(noise):
         ((2, 5, 3), [0, 1], "expects targets (batch, 5) for outputs (batch, 5, 3), got (batch)"),
         ((2, 3), [0, 3], "expects targets in 0 ... 2, one of the network's 3 outputs, got 0 ... 3: relabel"),
         ((2, 3), [-1, 1], "expects targets in 0 ... 2, one of the network's 3 outputs, got -1 ... 1"),
-        ((2, 3), [1, 1], "expected at least two classes among the targets, got class 1 alone"),
+        ((2, 3), [1, 1], "expected at least two classes among the targets, got only class 1"),
     ],
 )
 def test_categorical_refuses_what_does_not_fit(outputs, targets, message):

@@ -168,7 +168,7 @@ def test_what_has_no_density_over_params_is_no_prior(family, error, message):
     ("params", "message"),
     [
         (PARAMS | {"c": torch.zeros(2)}, "does not fit the model's parameters: it has no c (2,)"),
-        ({"b": PARAMS["b"]}, "it has a.weight (3, 4), which was not expected. It must be over the network's"),
+        ({"b": PARAMS["b"]}, "it has a.weight (3, 4), which was not expected. It must cover only the network's"),
         (PARAMS | {"b": torch.zeros(4)}, "b is (5,) where (4,) was expected"),
     ],
 )

@@ -192,7 +192,7 @@ def test_data_that_fit_pass_the_check():
 
 def test_inputs_the_network_cannot_run_on_are_told_with_their_shape():
     problem, point = classes()
-    with pytest.raises(ValueError, match=r"does not run on the data \(inputs of shape \[\(2,\)\] an example\)"):
+    with pytest.raises(ValueError, match=r"does not run on the data \(inputs of shape \[\(2,\)\] per example\)"):
         problem.check(Data(X[:, :2].contiguous(), LABELS), point)
 
 

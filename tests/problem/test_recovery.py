@@ -143,7 +143,7 @@ def test_elements_of_weight_zero_do_not_exist(likelihood, outputs, integer):
     torch.testing.assert_close(problem.log_likelihood(params, {}, batch(other, mask, 6))[0], found)
     each = likelihood.log_density(X[:6] @ params["weight"].T, targets, {})
     torch.testing.assert_close(found, each[mask > 0].sum())
-    rows = torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 0.5], dtype=torch.float64)  # one an example
+    rows = torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 0.5], dtype=torch.float64)  # one per example
     torch.testing.assert_close(
         problem.log_likelihood(params, {}, batch(targets, rows, 6))[0], (rows * each.sum(1)).sum()
     )

@@ -44,10 +44,10 @@ def test_the_factor_is_that_of_the_residuals(name):
     key = f"likelihood.{likelihood.spread}"
     assert float(found.point.params[key]) == pytest.approx(float(point.params[key]) + math.log(exact), abs=1e-3)
     batch = Batch(X, Y, Y, torch.zeros(()), 400)
-    lowest = least(energies(made, *point, batch))
+    lowest = least(energies(made, [point], batch))
     after = -made.log_likelihood(*found.point, batch)[0]
     assert float(lowest) == pytest.approx(float(after), abs=400 * 5e-3)  # a parabola between points .25 apart
-    assert energies(made, *point, batch).shape == (len(SHIFTS),)
+    assert energies(made, [point], batch).shape == (len(SHIFTS),)
 
 
 def test_without_a_spread_that_is_learned_nothing_changes():
@@ -55,8 +55,17 @@ def test_without_a_spread_that_is_learned_nothing_changes():
     point = point_of(made)
     assert set_noise(made, point, bn.Data(X, Y)).point is point
     batch = Batch(X, Y, Y, torch.zeros(()), 400)
-    energy = energies(made, *point, batch)
+    energy = energies(made, [point], batch)
     assert energy.shape == (1,) and least(energy) == -made.log_likelihood(*point, batch)[0]
+
+
+def test_points_together_have_the_mean_of_their_densities():
+    made = problem(bn.likelihoods.Gaussian(noise=0.5))
+    points = [Point({n: x + shift for n, x in point_of(made).params.items()}, {}) for shift in (0.0, 0.3)]
+    each = [torch.distributions.Normal(X * p.params["weight"] + p.params["bias"], 0.5).log_prob(Y) for p in points]
+    exact = (torch.logaddexp(*each) - math.log(2)).sum()
+    energy = energies(made, points, Batch(X, Y, Y, torch.zeros(()), 400))
+    torch.testing.assert_close(energy, -exact.unsqueeze(0))
 
 
 def test_rows_of_weight_zero_do_not_count():

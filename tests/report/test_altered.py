@@ -24,8 +24,9 @@ def whole(tmp_path_factory):
     return [make_run(place / str(i), k, n=40, inputs=x, seeds=s, labels=FEW) for i, (k, x, s) in enumerate(WHOLE)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*cast.*")  # of the alterations themselves
-@pytest.mark.parametrize("block", range(SEEDS // BLOCK))
+@pytest.mark.parametrize("block", [pytest.param(b, marks=[pytest.mark.slow] * (b > 1)) for b in range(SEEDS // BLOCK)])
 def test_an_altered_folder_is_a_page_or_one_clean_line(whole, tmp_path, monkeypatch, block):
     monkeypatch.setattr(pages, "_plotly", lambda: "var Plotly;")
     shown = 0

@@ -51,7 +51,7 @@ def test_a_row_that_is_far_off_does_not_set_the_scale(tmp_path):
         view = made(tmp_path, key).views[0]
         [panel] = view.panels
         axis = panel.x if key == "differences" else panel.y
-        assert view.note == "Far off, beyond the scale: diverged."
+        assert view.note == "Beyond the scale: diverged."
         for s in panel.series:
             if s.row and s.row != "diverged":
                 values = s.x if key == "differences" else s.y
@@ -133,6 +133,7 @@ def test_the_best_single_network_is_always_in_colour(tmp_path):
     assert run.rows[-1].name == "MAP" and list(chosen(run)) == [*(r.name for r in run.rows[:5]), "MAP"]
 
 
+@pytest.mark.slow
 def test_figures_become_files(tmp_path):
     few = {"MAP": (1, 1.0, 1.5), "costs $1 or $2": (2, 0.7, 1.2)}  # dollars are no mathematics
     make_run(tmp_path / "run", "real", labels=few, seeds=2, inputs="rows")

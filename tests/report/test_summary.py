@@ -46,11 +46,11 @@ def test_a_difference_that_is_real_is_called_so_and_one_that_is_not_is_not(tmp_p
     shift(tmp_path, second, 0.02)
     said = answers(tmp_path)["Is the difference real?"]
     assert said.startswith("For these networks, yes: on the same 400 examples")  # one seed says no more
-    assert f"Worse beyond chance: {second}" in said and "--seeds 3 would tell" in said
+    assert f"Significantly worse: {second}" in said and "--seeds 3 would show" in said
     make_run(tmp_path, labels={"MAP": (1, 0.5, 1.0), "EMA": (1, 0.5, 1.0)})
     shift(tmp_path, second, 0.0)
     said = answers(tmp_path)["Is the difference real?"]
-    assert said.startswith("Not") and "Not to be told apart" in said
+    assert said.startswith("Not") and "Not significantly different" in said
 
 
 def test_a_difference_that_is_real_and_tiny_is_called_so_and_costs_nobody_a_recommendation(tmp_path):
@@ -63,8 +63,8 @@ def test_a_difference_that_is_real_and_tiny_is_called_so_and_costs_nobody_a_reco
     said = answers(tmp_path)
     real = said["Is the difference real?"]
     assert real.startswith("For these networks, yes, but it is too small to matter:")
-    assert f"Worse beyond chance, but by less than 0.01: {second}." in real and "Worse beyond chance:" not in real
-    assert said["What is the cheapest that does as well?"].startswith(second)
+    assert f"Significantly worse, but by less than 0.01: {second}." in real and "Significantly worse:" not in real
+    assert said["What is the cheapest row that does as well?"].startswith(second)
 
 
 def test_a_real_difference_over_seeds_is_plainly_called_real(tmp_path):
@@ -75,7 +75,7 @@ def test_a_real_difference_over_seeds_is_plainly_called_real(tmp_path):
 
 def test_the_cheapest_is_among_those_that_cannot_be_told_apart(tmp_path):
     run = read_run(make_run(tmp_path))
-    said = answers(tmp_path)["What is the cheapest that does as well?"]
+    said = answers(tmp_path)["What is the cheapest row that does as well?"]
     tied = [run.rows[0]] + [r for r in run.rows[1:] if not run.differences[r.name].matters]
     least = min(tied, key=lambda r: (r.value("steps"), r.value("nll")))
     assert said.startswith(least.name) and number(least.value("steps")) in said
@@ -84,8 +84,8 @@ def test_the_cheapest_is_among_those_that_cannot_be_told_apart(tmp_path):
 
 def test_what_is_cheap_and_worse_is_not_recommended(tmp_path):
     said = answers(make_run(tmp_path, labels={"MAP": (1, 4.0, 3.0), "deep ensemble": (5, 0.1, 1.0)}))
-    assert said["What is the cheapest that does as well?"].startswith("No row that does as well as deep ensemble")
-    assert "MAP" not in said["What is the cheapest that does as well?"]
+    assert said["What is the cheapest row that does as well?"].startswith("No row that does as well as deep ensemble")
+    assert "MAP" not in said["What is the cheapest row that does as well?"]
 
 
 def test_trust_speaks_of_calibration(tmp_path):
@@ -94,14 +94,14 @@ def test_trust_speaks_of_calibration(tmp_path):
 
     assert "over-confident" in said("sharp", 5.0)
     assert "too cautious" in said("flat", 0.3)
-    assert "calibrated on the whole" in said("right", 0.95)
+    assert "calibrated overall" in said("right", 0.95)
     real = make_run(tmp_path / "real", "real", labels={"MAP": (1, 0.0, 3.0)})
     assert "too narrow" in answers(real)["How far can it be trusted?"]
 
 
 def test_labels_are_counted_one_by_one_and_together(tmp_path):
     said = answers(make_run(tmp_path, "labels", inputs="rows"))
-    assert "The accuracy a label of" in said["What won?"]
+    assert "The accuracy per label of" in said["What won?"]
     assert "holds all labels of an example together to be right" in said["How far can it be trusted?"]
     assert "its accuracy" not in said["How far can it be trusted?"]
 
@@ -114,18 +114,18 @@ def test_seeds_are_counted(tmp_path):
 
 def test_without_predictions_nothing_is_claimed(tmp_path):
     said = answers(older(tmp_path))
-    assert said["Is the difference real?"].startswith("It cannot be said")
-    assert "What is the cheapest that does as well?" not in said
+    assert said["Is the difference real?"].startswith("Unknown")
+    assert "What is the cheapest row that does as well?" not in said
 
 
 def test_of_few_examples_nothing_is_claimed(tmp_path):
     said = answers(make_run(tmp_path, labels={"MAP": (1, 4.0, 3.0), "deep ensemble": (5, 0.1, 1.0)}, n=8))
-    assert said["Is the difference real?"] == "It cannot be said: 8 test examples are too few for an interval."
+    assert said["Is the difference real?"] == "Unknown: 8 test examples are too few for an interval."
 
 
 def test_one_row_is_compared_with_nothing(tmp_path):
     said = answers(make_run(tmp_path, labels={"MAP": (1, 1.0, 1.0)}))
-    assert "one row alone" in said["Is the difference real?"]
+    assert "only one row" in said["Is the difference real?"]
 
 
 def test_losses_that_are_not_finite_are_named(tmp_path):
@@ -185,3 +185,12 @@ def test_a_tempered_row_says_what_was_done_to_its_predictions(tmp_path, kind, wo
     columns, rows = table(read_run(tmp_path))
     [place] = [i for i, c in enumerate(columns) if c.key == "temperature"]
     assert [cells[place].text for _, cells in rows] == ["1.500"] + ["-"] * (len(rows) - 1)
+
+
+def test_what_validation_chose_for_all_rows_is_an_answer_and_no_warning(tmp_path):
+    question = "What did validation choose for all rows?"
+    folder = make_run(tmp_path / "run", "real")
+    assert question not in answers(folder)
+    info = json.loads((folder / "run.json").read_text()) | {"chosen": "one size of noise, by CRPS"}
+    (folder / "run.json").write_text(json.dumps(info))
+    assert answers(folder)[question] == "One size of noise, by CRPS."

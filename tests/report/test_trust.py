@@ -85,8 +85,8 @@ def test_intervals_are_judged_at_all_levels(tmp_path):
     (tmp_path / "records.jsonl").write_text(json.dumps(lines[0]) + "\n")
     found = verdict(tmp_path)
     assert found.wrong and found.word == "too wide and too narrow"
-    assert "too wide: those of 50% hold" in found.said and "too narrow: those of" in found.said
-    assert "as wide as they should be" not in found.said
+    assert "too wide: those of 50% contain" in found.said and "too narrow: those of" in found.said
+    assert "have the right width" not in found.said
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def test_what_is_as_good_and_cheaper_is_to_be_used(tmp_path):
     run = read_run(tmp_path)
     assert run.rows[0].name == "deep ensemble" and recommended(run).name == "MAP"
     said = verdict(run)
-    assert said.startswith("Use MAP, because on these examples it cannot be told from the best row, deep ensemble of 5")
+    assert said.startswith(
+        "Use MAP, because on these examples it is not significantly different from the best row, deep ensemble of 5"
+    )
     assert "one forward pass and 800 training steps against 5 forward passes and 4,000 training steps" in said
 
 
@@ -55,14 +57,14 @@ def test_passes_of_prediction_count(tmp_path):
     changed(tmp_path, "MAP", scores=pep["scores"] | {"nll": pep["scores"]["nll"] + 1e-4})
     run = read_run(tmp_path)
     assert run.rows[0].name == "PEP" and recommended(run).name == "MAP"
-    cheapest = dict(summary(run))["What is the cheapest that does as well?"]
+    cheapest = dict(summary(run))["What is the cheapest row that does as well?"]
     assert cheapest.startswith("MAP: one forward pass and 800 training steps against 25 forward passes")
 
 
 def test_what_is_best_beyond_chance_is_to_be_used(tmp_path):
     make_run(tmp_path, labels={"MAP": (1, 4.0, 3.0), "deep ensemble": (5, 0.1, 1.0)})
     said = verdict(read_run(tmp_path))
-    assert said == "Use deep ensemble of 5, because it predicts best, and every other row is worse beyond chance."
+    assert said == "Use deep ensemble of 5, because it predicts best, and every other row is significantly worse."
 
 
 def test_tiles_are_error_coverage_and_cost_of_the_row_that_is_named(tmp_path):
@@ -93,10 +95,10 @@ def test_training_that_had_not_ended_is_said_first_and_loudly(tmp_path):
 
 def test_words_on_uncertainty_follow_from_what_the_method_is(tmp_path):
     for spread, said, unsaid in (
-        ("tuned", "of a size that was tuned on validation examples", "doubt about the weights"),
+        ("tuned", "of a size that was tuned on validation examples", "uncertainty about the weights"),
         ("members", "disagreement of its 1 members", "tuned"),
-        ("posterior", "doubt about the weights, as its posterior has it, which more data would reduce", "tuned"),
-        ("point", "is a single network: it has no doubt about its weights to show", "more data would reduce"),
+        ("posterior", "uncertainty about the weights under its posterior, which more data would reduce", "tuned"),
+        ("point", "is a single network, so it has no uncertainty about its weights", "more data would reduce"),
     ):
         folder = make_run(tmp_path / spread, labels={"PEP": (1, 0.5, 1.0)})
         changed(folder, "PEP", spread=spread)
@@ -121,7 +123,7 @@ def test_a_reference_that_is_better_is_said_to_be_and_is_never_taken_for_a_poste
     run = read_run(tmp_path)
     assert run.rows[0].reference and run.leader.name == "MAP" == recommended(run).name
     assert verdict(run).startswith(
-        "Use boosting (no posterior), or train longer: it predicts better than every network"
+        "Use boosting (no posterior), or train longer: it predicts significantly better than every network"
     )
     assert "not all noise: boosting (no posterior) makes smaller errors" in about(tmp_path)
     alike(tmp_path, "MAP", "boosting-no-posterior-")

@@ -18,7 +18,7 @@ from basinet.methods.svgd import SVGD
 from basinet.methods.wgd import WGD
 from basinet.optim import SGD, Adam, Cosine
 from basinet.problem import Batch
-from basinet.problem.exact import Conjugate, conjugate
+from basinet.testing.exact import Conjugate, conjugate
 
 ENGINE = bn.Engine(device="cpu", compile=False, progress=False)
 FAST = Adam(lr=Cosine(peak=0.03))

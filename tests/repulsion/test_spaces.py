@@ -347,8 +347,8 @@ def test_a_prior_that_cannot_be_drawn_from_is_refused():
     [
         ({"space": "functions"}, r"unknown space 'functions'. Did you mean 'function'"),
         ({"space": "features"}, "expected layer="),
-        ({"layer": "0"}, "with space='features' alone, got layer='0' with space='weights'"),
-        ({"extra": 5}, "with space='function' alone, got extra=5"),
+        ({"layer": "0"}, "only with space='features', got layer='0' with space='weights'"),
+        ({"extra": 5}, "only with space='function', got extra=5"),
         ({"space": "function", "extra": -1}, "got extra=-1"),
         ({"space": "function", "extra": 2, "reach": 0.0}, "positive, finite reach"),
         ({"prior_draws": 5}, "with space='function'"),

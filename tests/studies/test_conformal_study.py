@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from basinet import studies
+import studies
 from basinet.core.noise import Noise
 from basinet.pool import read_records
-from basinet.studies import conformal
+from studies import conformal
 
 
 def test_the_study_leaves_a_record_for_every_kind_of_set(tmp_path, monkeypatch):

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from basinet.data import Data, datasets
-from basinet.networks import MLP
-from basinet.optim import Adam
-from basinet.studies import Options, repulsion
-from basinet.studies.repulsion import images, toys
-from basinet.studies.repulsion.paired import Kept, differences
+from studies import Options, repulsion
+from studies.repulsion import images, toys
+from studies.repulsion.paired import Kept, differences
 
 
 @pytest.fixture
@@ -32,11 +30,8 @@ def small(monkeypatch) -> None:
 
         return replace(splits, train=large(splits.train), test=large(splits.test))
 
-    setting = images.IMAGES["fashion_mnist"]._replace(
-        network=lambda: MLP(784, 10, hidden=(8,)), epochs=15, optimizer=Adam(lr=0.01)
-    )
-    monkeypatch.setattr(images, "IMAGES", {"fashion_mnist": setting})
-    monkeypatch.setattr(images, "MEMBERS", 2)
+    setting = replace(repulsion.IMAGES["fashion_mnist"], width=8, epochs=15, rate=0.01, members=2)
+    monkeypatch.setitem(repulsion.IMAGES, "fashion_mnist", setting)
     monkeypatch.setattr(images.datasets, "load", digits)
     monkeypatch.setattr(images.corruptions, "NAMES", ("gaussian_noise",))
 
@@ -126,3 +121,38 @@ def test_unknown_methods_and_sets_are_refused_and_toys_that_are_there_are_not_ma
     assert [r["data"] for r in repulsion.run(options, lambda line: None)] == ["gaps", "random features"]
     monkeypatch.setattr(toys, "fit", None)
     assert repulsion.run(options, print) == []
+
+
+def test_the_papers_setting_has_its_network_schedule_and_table_and_factors_change_one_by_one(tmp_path):
+    setting = repulsion.PRESETS["resnet18"]
+    assert sum(p.numel() for p in setting.make().parameters()) == 11_173_962
+    assert setting.scale(50_000) == pytest.approx((5e-4 * 50_000) ** -0.5)  # weight decay 5e-4
+    rate = setting.descent().lr
+    assert [rate(step, 100) for step in (0, 50, 70, 95)] == pytest.approx([0.1, 0.1, 0.0505, 0.001])
+    methods = repulsion.image_methods(setting)
+    assert methods["FoRDE (tuned)"].lengthscales == 0.2 and methods["FoRDE (pca)"].epochs == 30
+    assert (
+        "corrupted accuracy 0.805  nll 0.71" in repulsion.in_table("FoRDE (pca)") and repulsion.in_table("SVGD") == ""
+    )
+    [(name, changed)] = repulsion._chosen(
+        Options(tmp_path, preset="resnet18", changes=("width=16", "decay=1e-4"))
+    ).items()
+    assert name == "resnet18-width-16-decay-1e-4" and (changed.width, changed.decay) == (16, 1e-4)
+    with pytest.raises(ValueError, match="no preset 'resnet8'"):
+        repulsion.run(Options(tmp_path, preset="resnet8"), print)
+    with pytest.raises(ValueError, match="give --preset, resnet18 say"):
+        repulsion.run(Options(tmp_path, changes=("width=16",)), print)
+
+
+def test_a_preset_runs_small_on_the_whole_training_part(tmp_path, monkeypatch):
+    images_of = torch.rand(60, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    part = Data(images_of, torch.arange(60) % 10)
+    monkeypatch.setattr(images.datasets, "load_images", lambda name, folder: {"train": part, "test": part})
+    monkeypatch.setattr(images.corruptions, "NAMES", ("gaussian_noise",))
+    changes = ("width=1", "epochs=1", "members=2", "corrupted=10", "batch_size=30")
+    options = Options(tmp_path, tmp_path, device="cpu", preset="resnet18", changes=changes, methods=("deep ensemble",))
+    said: list[str] = []
+    [record] = repulsion.run(options, said.append)
+    assert record["n_train"] == 60 and record["n_corrupted"] == 10 and record["setting"]["width"] == 1
+    assert any(line.startswith("published: clean accuracy 0.963") for line in said)
+    assert repulsion.run(options, said.append) == []

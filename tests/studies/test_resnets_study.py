@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 import basinet as bn
 from basinet.methods import laplace
 from basinet.networks import ResNet
-from basinet.studies import Options, resnets
+from studies import Options, resnets
 
 SIZE = 20  # of each half
 CHEAP = ("base", "temperature", "temperature of the average", "last layer full")

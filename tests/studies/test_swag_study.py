@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from basinet.studies import Options, swag
+from studies import Options, swag
 
 
+@pytest.mark.slow
 def test_the_study_writes_a_record_a_method_with_size_curves(tmp_path, monkeypatch):
     for name, value in (("MEMBERS", 2), ("SIZES", (1, 2)), ("RATES", (0.01, 0.1))):
         monkeypatch.setattr(swag, name, value)

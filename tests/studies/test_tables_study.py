@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from basinet import studies
+import studies
+from basinet.methods.batch_ensemble import BatchEnsemble
 from basinet.methods.map import MAP
 from basinet.pool import read_records
-from basinet.studies import tables
+from studies import tables
 
 
 def run(out, said=None, **options):
@@ -18,25 +19,27 @@ def run(out, said=None, **options):
 def short(monkeypatch):
     """Few rows and steps."""
     monkeypatch.setattr(tables, "MAP", lambda: MAP(epochs=3))
+    monkeypatch.setattr(tables, "BatchEnsemble", lambda: BatchEnsemble(epochs=3, count=3))
     monkeypatch.setattr(tables, "MEMBERS", 2)
     made = tables.Rows(*(np.asarray(x) for x in tables._made(80, 3, lambda x, e: 5 + 3 * x[:, 0] + 0.1 * e, 0)))
     monkeypatch.setitem(tables.MADE, "linear", lambda split: made)
 
 
 def test_every_method_has_a_record_and_a_stopped_run_goes_on(short, tmp_path):
-    methods = ("MAP", "deep ensemble", "scikit-learn boosting")
-    first = run(tmp_path, methods=methods[:2])
+    methods = ("MAP", "deep ensemble", "TabM-like", "scikit-learn boosting")
+    first = run(tmp_path, methods=methods[:3])
     assert [(r["method"], r["members"], len(r["noise_factors"])) for r in first] == [
         ("MAP", 1, 1),
         ("deep ensemble", 2, 2),
+        ("TabM-like", 1, 3),
     ]
     said = []
     whole = run(tmp_path, said, methods=methods)
-    assert whole[:2] == first and read_records(tmp_path / "tables.jsonl") == whole
+    assert whole[:3] == first and read_records(tmp_path / "tables.jsonl") == whole
     assert said[0].startswith("linear, split 0, scikit-learn boosting: rmse ") and said[-1].startswith(
         "+ a set on whose first split"
     )
-    assert first[0]["spread"] == 1 and 0.01 < first[1]["spread"] < 100 and first[0]["chosen"] == first[1]["chosen"]
+    assert all(0.01 < r["spread"] < 100 and r["chosen"] == first[0]["chosen"] for r in first)
     assert {r["n_train"] for r in whole} == {61, 72} and {r["n_test"] for r in whole} == {8}
     assert all(0.01 < r["scores"]["rmse"] < 2 and r["cpu_seconds"] > 0 for r in whole)  # in units of the target
 
@@ -46,3 +49,23 @@ def test_what_is_not_known_is_refused(tmp_path):
         run(tmp_path, methods=("MAPS",))
     with pytest.raises(ValueError, match="give --folder"):
         tables.run(studies.Options(out=tmp_path), print)
+
+
+def test_records_of_another_default_are_made_again_and_those_of_others_kept(short, tmp_path, monkeypatch):
+    methods = ("MAP", "scikit-learn boosting")
+    before = run(tmp_path, methods=methods)
+    assert before[0]["default"] == tables.version() and "default" not in before[1]
+    monkeypatch.setattr(tables, "version", lambda: "another")
+    after = run(tmp_path, methods=methods)
+    assert after[0]["default"] == "another" and after[1] == before[1]
+    assert len(read_records(tmp_path / "tables.jsonl")) == 3
+
+
+@pytest.mark.parametrize("change", ["tables.MEMBERS", "choice.STEPS", "choice.Z_NOISE", "MAP"])
+def test_the_version_of_the_default_tells_defaults_apart(change, monkeypatch):
+    before = tables.version()
+    assert before == tables.version()
+    room, _, name = change.rpartition(".")
+    place = tables.choice if room == "choice" else tables
+    monkeypatch.setattr(place, name, (lambda: MAP(epochs=4)) if name == "MAP" else 7)
+    assert tables.version() != before

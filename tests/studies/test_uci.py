@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from basinet import studies
+import studies
 from basinet.pool import read_records
-from basinet.studies import uci
+from studies import uci
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`python -m basinet.advice results`: writes the figures that advice cites anew, from a folder of records."""
+"""`python -m basinet.advice results`: rewrites the figures that advice cites, from a folder of records."""
 
 import sys
 from pathlib import Path

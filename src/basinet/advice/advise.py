@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from torch import nn
 
 from ..arguments import check_needs
-from ..cost import Cost, Meter
+from ..cost.cost import Cost, Meter
 from ..data import Data, Stream, some
 from ..engine import Engine, Method
 from ..engine.memory import readable
@@ -38,7 +38,7 @@ class Budget:
             if value is not None and not (isinstance(value, (int, float)) and value > 0):
                 raise ValueError(f"expected a budget of {f.name} above 0, or None, got {value!r}")
         if self.passes is not None and self.passes < 1:
-            raise ValueError(f"expected at least 1 pass a prediction, got {self.passes}")
+            raise ValueError(f"expected at least 1 pass per prediction, got {self.passes}")
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Advice:
     reasons: tuple[Evidence, ...]
     cost: Cost
     steps: int  # training steps of one network, over all members
-    passes: float  # forward passes a prediction, or work like it
+    passes: float  # forward passes per prediction, or work like it
     then: str = ""  # what to do with the posterior afterwards, in code; empty: nothing
 
     def __str__(self) -> str:
         seconds = self.cost.fit_seconds
         time = "" if seconds is None else f", {seconds:,.2g} s"
         memory = f"{readable(self.cost.fit_bytes)} at once"
-        spent = f"{self.steps:,} training steps{time}, {memory}, {self.passes:,.3g} passes a prediction"
+        spent = f"{self.steps:,} training steps{time}, {memory}, {self.passes:,.3g} passes per prediction"
         fitted = "" if self.method is None else f": {short(self.method)}, members={self.members}"
         what = f"{self.label}{fitted}{', start=...' if self.around_start and fitted else ''}"
         then = [f"  then: {self.then}"] if self.then else []
@@ -76,10 +76,10 @@ def advise(
     start: Posterior | None = None,
     engine: Engine | None = None,
 ) -> list[Advice]:
-    """Two recipes for a problem within a budget (a number: seconds of fitting), the first to be preferred.
+    """Two recipes for a problem within a budget (a number means seconds of fitting), the better one first.
 
-    Each has its reasons, every one with the record or the check of theory it rests on, and what it will cost. The facts
-    are few and the data sets they come from fewer: compare the two on validation data of your own. `start` is a
+    Each has its reasons, every one with the record or the check of theory it rests on, and what it will cost. They
+    rest on few facts from few data sets, so compare the two on your own validation data. `start` is a
     posterior to start from, `bn.Posterior.of(module, problem)` of a trained network.
     """
     if not isinstance(data, (Data, Stream)):
@@ -90,16 +90,16 @@ def advise(
         around: Meter(problem, data, val=val, start=start if around else None, engine=engine)
         for around in (False, True)
     }
-    found: list[Advice] = []
+    suggestions: list[Advice] = []
     tried: list[str] = []
     for rule in RULES:
         if rule.applies(facts) and (advice := _within(rule, facts, budget, meters[rule.start], val, tried)) is not None:
-            found.append(advice)
-        if len(found) == COUNT:
+            suggestions.append(advice)
+        if len(suggestions) == COUNT:
             break
-    if not found:
+    if not suggestions:
         raise ValueError(f"nothing fits into {budget}: {'; '.join(tried)}")
-    return found
+    return suggestions
 
 
 def facts_of(
@@ -141,7 +141,7 @@ def _within(
         if method is None and val is not None:
             cost = _one_pass(cost, val.n)
         over = [
-            f"{passes:,.3g} passes a prediction" if not facts.may_take(math.ceil(passes)) else "",
+            f"{passes:,.3g} passes per prediction" if not facts.may_take(math.ceil(passes)) else "",
             f"{steps:,} training steps" if budget.steps is not None and steps > budget.steps else "",
             f"{readable(cost.fit_bytes)} of memory" if not cost.fits else "",
             f"{cost.fit_seconds:,.3g} s"

@@ -4,7 +4,7 @@ They travel with the package as `figures.json`, by their source. After new recor
 
     python -m basinet.advice results
 
-writes them anew; a test holds the file to the records.
+rewrites them; a test holds the file to the records.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Figures = dict[str, float]
 FILE = "figures.json"
 SMALL = 2000  # training rows of a UCI set that is small
 SIZES = {"one": 1, "two": 2, "three": 3, "five": 5, "ten": 10, "twenty": 20}
+TREES = ("scikit-learn boosting", "LightGBM", "CatBoost")
 MIXTURE = "mixture of the four"
 
 
@@ -39,10 +40,12 @@ def figures_of(folder: Path) -> dict[str, Figures]:
     def records(name: str) -> list[Record]:
         return [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
 
-    found = {
+    figures = {
         source: figure(records(source.partition(":")[0].removeprefix("results/"))) for source, figure in OF.items()
     }
-    return {source: {name: float(f"{value:.6g}") for name, value in values.items()} for source, values in found.items()}
+    return {
+        source: {name: float(f"{value:.6g}") for name, value in values.items()} for source, values in figures.items()
+    }
 
 
 def _size(data: str) -> Callable[[list[Record]], Figures]:
@@ -66,32 +69,32 @@ def _local(records: list[Record]) -> Figures:
         "laplace": "Laplace, last layer, full",
         "all_layers": "Laplace, all layers, Kronecker",
     }
-    found: Figures = {}
+    figures: Figures = {}
     for name, method in names.items():
         curve = next(r for r in records if (r["data"], r["method"]) == ("fashion_mnist", method))["curve"]
         for word in ("one", "five", "twenty"):
             row = next(row for row in curve if row["size"] == SIZES[word])
-            found |= {f"{name}_{word}": row["nll"], f"{name}_{word}_auroc": row["auroc"]}
-    return found
+            figures |= {f"{name}_{word}": row["nll"], f"{name}_{word}_auroc": row["auroc"]}
+    return figures
 
 
 def _resnets(records: list[Record]) -> Figures:
     """Four networks alone, each against its temperature, and the mixture of them."""
     nll = {(r["network"], r["method"]): r for r in records if r["kind"] == "row" and r["n_report"] == 5000}
     alone = sorted({network for network, _ in nll} - {MIXTURE})
-    found: Figures = {"networks": len(alone), "images": 5000}
+    figures: Figures = {"networks": len(alone), "images": 5000}
     base, temper, laplace, pep = (
         [nll[n, method]["nll"] for n in alone] for method in ("base", "temperature", "last layer full", "PEP")
     )
     for name, values in (("base", base), ("temper", temper), ("laplace", laplace), ("pep", pep)):
-        found |= {f"{name}_low": min(values), f"{name}_high": max(values)}
+        figures |= {f"{name}_low": min(values), f"{name}_high": max(values)}
     for name, values in (("laplace", laplace), ("pep", pep)):
         over = [x - t for x, t in zip(values, temper)]
-        found |= {f"{name}_over_low": min(over), f"{name}_over_high": max(over)}
+        figures |= {f"{name}_over_low": min(over), f"{name}_over_high": max(over)}
     mixed = {"base": "base", "temper": "temperature", "laplace": "last layer full", "pep": "PEP"}
-    found |= {f"mixture_{name}": nll[MIXTURE, method]["nll"] for name, method in mixed.items()}
+    figures |= {f"mixture_{name}": nll[MIXTURE, method]["nll"] for name, method in mixed.items()}
     gain = nll[MIXTURE, "temperature"]
-    return found | {"mixture_gain": -gain["over_base"], "gain_low": -gain["high"], "gain_high": -gain["low"]}
+    return figures | {"mixture_gain": -gain["over_base"], "gain_low": -gain["high"], "gain_high": -gain["low"]}
 
 
 def _pep(data: str) -> Callable[[list[Record]], Figures]:
@@ -112,12 +115,12 @@ def _pep(data: str) -> Callable[[list[Record]], Figures]:
 
 def _swag(records: list[Record]) -> Figures:
     """One member: the mode, and SWAG from there on."""
-    found: Figures = {}
+    figures: Figures = {}
     for data in ("digits", "fashion_mnist"):
         for method in ("MAP", "SWAG"):
             curve = next(r for r in records if (r["data"], r["method"]) == (data, method))["curve"]
-            found[f"{data}_{method.lower()}"] = curve[0]["nll"]
-    return found
+            figures[f"{data}_{method.lower()}"] = curve[0]["nll"]
+    return figures
 
 
 def _paired(records: list[Record], a: str, b: str, score: str) -> dict[str, tuple[float, float, int]]:
@@ -125,17 +128,21 @@ def _paired(records: list[Record], a: str, b: str, score: str) -> dict[str, tupl
     of: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
     for r in records:
         of[r["data"], r["method"]][r["split"]] = r
-    found = {}
+    differences = {}
     for data in {data for data, _ in of}:
         apart = [of[data, a][split][score] - of[data, b][split][score] for split in of[data, a]]
         mean, error = statistics.mean(apart), statistics.stdev(apart) / len(apart) ** 0.5
-        found[data] = mean, mean / error, of[data, a][0]["n_train"]
-    return found
+        differences[data] = mean, mean / error, of[data, a][0]["n_train"]
+    return differences
 
 
 def _uci_ensemble(records: list[Record]) -> Figures:
-    found = _paired(records, "deep ensemble", "MAP", "ll").values()
-    return {"better": sum(m > 0 for m, _, _ in found), "sets": len(found), "clearly": sum(z > 2 for _, z, _ in found)}
+    differences = _paired(records, "deep ensemble", "MAP", "ll").values()
+    return {
+        "better": sum(m > 0 for m, _, _ in differences),
+        "sets": len(differences),
+        "clearly": sum(z > 2 for _, z, _ in differences),
+    }
 
 
 def _uci_anchored(records: list[Record]) -> Figures:
@@ -154,21 +161,28 @@ def _uci_anchored(records: list[Record]) -> Figures:
 
 
 def _tables(records: list[Record]) -> Figures:
-    """Today's defaults on tables: five networks against one, and against the best of the boosted trees, on sets that
-    have records of all."""
-    of: dict[str, dict[str, Record]] = {}
-    for r in records:
-        of.setdefault(r["data"], {})[r["method"]] = r["scores"]
-    ours, one = "deep ensemble", "MAP"
-    of = {data: each for data, each in of.items() if ours in each and one in each and len(each) > 2}
-    trees = {data: [s for method, s in each.items() if method not in (ours, one)] for data, each in of.items()}
-    return {
-        "sets": len(of),
-        "nll_one": sum(each[ours]["nll"] < each[one]["nll"] for each in of.values()),
-        "rmse_one": sum(each[ours]["rmse"] < each[one]["rmse"] for each in of.values()),
-        "nll_trees": sum(each[ours]["nll"] < min(s["nll"] for s in trees[data]) for data, each in of.items()),
-        "rmse_trees": sum(each[ours]["rmse"] < min(s["rmse"] for s in trees[data]) for data, each in of.items()),
+    """Today's defaults on tables: ten networks against one, and against the best of the boosted trees, by means over
+    the splits that have records of all. Sets without such splits do not count, nor records of an earlier default."""
+    today = next((r.get("default") for r in reversed(records) if r["method"] == "deep ensemble"), None)
+    scores = {  # the last of each
+        (r["data"], r["method"], r["split"]): r["scores"]
+        for r in records
+        if r["method"] in TREES or r.get("default") == today
     }
+    splits: dict[str, list[int]] = defaultdict(list)
+    for data, method, split in scores:
+        if method == "MAP" and all((data, m, split) in scores for m in ("deep ensemble", *TREES)):
+            splits[data].append(split)
+
+    def mean(data: str, method: str, score: str) -> float:
+        return statistics.mean(scores[data, method, split][score] for split in splits[data])
+
+    figures: Figures = {"sets": len(splits), "splits": sum(map(len, splits.values()))}
+    for score in ("nll", "rmse"):
+        ours = {data: mean(data, "deep ensemble", score) for data in splits}
+        figures[f"{score}_one"] = sum(x < mean(data, "MAP", score) for data, x in ours.items())
+        figures[f"{score}_trees"] = sum(x < min(mean(data, m, score) for m in TREES) for data, x in ours.items())
+    return figures
 
 
 def _compare(records: list[Record]) -> Figures:

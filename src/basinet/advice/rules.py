@@ -30,7 +30,7 @@ class Facts(NamedTuple):
     passes: int | None  # forward passes that a prediction may take; None: any
 
     def may_take(self, passes: int) -> bool:
-        """Whether a prediction may take so many forward passes."""
+        """Whether a prediction may take this many forward passes."""
         return self.passes is None or passes <= self.passes
 
 

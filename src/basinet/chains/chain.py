@@ -7,21 +7,21 @@ places where transitions take long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from ..core.noise import Noise
 from ..core.tree import Params, Point, nbytes
 from ..data import Data, Stream
-from ..engine import Based, Demand, Finished, Method, Predicting, Report, Review, Schedule
+from ..engine import Based, Demand, Finished, Method, Predicting, Report, Review, Schedule, Step
 from ..engine.method import Entry
 from ..families import Empirical
 from ..problem import Problem
-from .energy import dimension
+from .energy import check_gradient, dimension, energies
 from .ledger import Ledger
 from .pace import SMALLEST
 
@@ -34,6 +34,7 @@ class Chain(Based, kind="method"):
     """A sampler whose members are chains that warm up together."""
 
     coupled: ClassVar[bool] = True
+    grows: ClassVar[str | None] = "more"
     restarts: ClassVar[bool] = False  # a proposal that is not finite is rejected
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     enough: ClassVar[int] = 6000  # gradients where none are given
@@ -43,13 +44,19 @@ class Chain(Based, kind="method"):
     steps: int | None = None  # gradients of each chain, the warm-up included; None: 6,000
     warmup: int | None = None  # of them before the first draw, in which steps and scales are found; None: a third
     draws: int = 100  # kept from each chain, evenly spread over the rest
+    more: int = 0  # draws beyond those, spaced as they are: with the pool of a run that has ended, its chains go on
     chunk: int | None = None  # examples that go through the network at a time; None: all
+    temperature: float = 1.0  # on top of the problem's: 1 is Bayes, below 1 is cold; a list has chains at each
 
     def __post_init__(self) -> None:
         if self.draws < 4:
             raise ValueError(f"expected at least 4 draws of each chain, got {self.draws}")
+        if self.more < 0:
+            raise ValueError(f"expected more draws as a number of at least 0, got {self.more}")
         if self.chunk is not None and self.chunk < 1:
             raise ValueError(f"expected a chunk of at least 1 example, or None for all, got {self.chunk}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"expected a positive, finite temperature, got {self.temperature}")
         if not 0 <= self.warm < self.total:
             raise ValueError(
                 f"expected a warm-up of fewer than the {self.total:,} steps in all, got {self.warm:,}: raise steps="
@@ -65,26 +72,46 @@ class Chain(Based, kind="method"):
         """Of them in the warm-up."""
         return self.total // 3 if self.warmup is None else self.warmup
 
+    @property
+    def wanted(self) -> int:
+        """Draws in all."""
+        return self.draws + self.more
+
     def schedule(self, n: int) -> Schedule:
-        return Schedule(self.total, None, self.draws, report=max(SELDOM, self.total // LOOKS))
+        further = -(-(self.total - self.warm) * self.more // self.draws)
+        return Schedule(self.total + further, None, self.wanted, report=max(SELDOM, self.total // LOOKS))
+
+    def rests(self, states: Any) -> bool:
+        """Whether no chain has let a draw pass since it had all of them, while others had not."""
+        ledger: Ledger = states.ledger
+        return bool((ledger.transitions // ledger.thin.clamp(min=1) == ledger.kept).all())
 
     def context(self, problem: Problem, data: Data | Stream) -> Any:
         """Nothing; raises where data are a stream, or the energy has no gradient."""
         if isinstance(data, Stream):
             raise ValueError(
                 f"{self.label} takes all examples in each step, which a stream does not hold: give the data as "
-                "tensors, or take a sampler with mini-batches, such as SGHMC"
+                "tensors, or use a sampler with mini-batches, such as SGHMC"
             )
         if self.slopes:
-            _check_gradient(self.label, problem, data)
+            check_gradient(self.label, problem, data)
         return ()
+
+    def energies(self, params: Params, buffers: Params, step: Step) -> tuple[Tensor, Tensor]:
+        """U / T of all chains, (M,), and its gradient, (M, d)."""
+        energy, slopes = energies(params, buffers, step, self.chunk, self.slopes)
+        return energy / self.temperature, slopes / self.temperature
+
+    def loss_of(self, energy: Tensor, step: Step) -> Tensor:
+        """The loss per example of energies U / T."""
+        return energy * self.temperature / step.scale
 
     def point(self, state: Any) -> Point:
         return Point(state.params, state.buffers)
 
     def review(self, state: Any, report: Report) -> Review:
         ledger: Ledger = state.ledger
-        done = int(ledger.least) >= self.draws
+        done = int(ledger.least) >= self.wanted
         size = float(state.pace.log_size.exp())
         if not size > SMALLEST:
             raise FloatingPointError(
@@ -98,7 +125,7 @@ class Chain(Based, kind="method"):
         self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:
         ledger: Ledger = state.ledger
-        count = min(int(ledger.least), self.draws)
+        count = min(int(ledger.least), self.wanted)
         if samples is None or count == 0:
             raise FloatingPointError(
                 f"{self.label}: a chain kept no draw in {self.total:,} steps, {self.warm:,} of them to warm up: raise "
@@ -107,21 +134,25 @@ class Chain(Based, kind="method"):
         if not bool(ledger.alive):
             raise FloatingPointError(
                 f"{self.label}: no chain accepted any of its {int(ledger.transitions):,} proposals at step size "
-                f"{float(state.pace.log_size.exp()):.3g}: smaller steps, or step_size=None to have them found"
+                f"{float(state.pace.log_size.exp()):.3g}: use smaller steps, or step_size=None to find them"
             )
         params = {name: x[:count] for name, x in samples["params"].items()}
         buffers = {name: x.expand(count, *x.shape).clone() for name, x in state.buffers.items()}
-        told = {name: x[:count].double().tolist() for name, x in samples.items() if name != "params"}
+        kept = {name: x[:count].double().tolist() for name, x in samples.items() if name != "params"}
         return Finished(
             Empirical(params, buffers, count),
-            ledger.curves() | told,
-            tuple(_notes(ledger, count, self.draws)),
-            tuple(_warnings(ledger)),
+            ledger.curves() | kept,
+            tuple(_notes(ledger, count, self.wanted)),
+            (*_warnings(ledger), *self.remarks(state)),
         )
 
+    def remarks(self, state: Any) -> Iterable[str]:
+        """What is to be said of how a chain moved, by the sampler's own settings."""
+        return ()
+
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
-        what = f"{self.draws} draws of {dimension(point.params):,} parameters"
-        return Demand(self.draws * nbytes(point), what=what, predict=Predicting(self.draws, self.draws))
+        what = f"{self.wanted} draws of {dimension(point.params):,} parameters"
+        return Demand(self.wanted * nbytes(point), what=what, predict=Predicting(self.wanted, self.wanted))
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
@@ -130,16 +161,16 @@ class Chain(Based, kind="method"):
 
 def sample_of(params: Params, energy: Tensor, kinetic: Tensor | None = None) -> dict[str, Any]:
     """What the bank keeps of a draw."""
-    told = {} if kinetic is None else {"kinetic": 2 * kinetic}
-    return {"params": params, "energy": energy, **told}
+    heat = {} if kinetic is None else {"kinetic": 2 * kinetic}
+    return {"params": params, "energy": energy, **heat}
 
 
 def _notes(ledger: Ledger, count: int, asked: int) -> Iterable[str]:
     if count < asked:
-        yield f"kept {count} draws of the {asked} that were asked for: transitions took longer than foreseen"
+        yield f"kept {count} draws instead of {asked}: transitions took longer than expected"
     if int(ledger.restarted):
         times = int(ledger.restarted)
-        yield f"went astray {times} time{'s' * (times > 1)} in the warm-up, and was put where another chain was"
+        yield f"got lost {times} time{'s' * (times > 1)} in the warm-up, and was moved to another chain's position"
 
 
 def _warnings(ledger: Ledger) -> Iterable[str]:
@@ -147,24 +178,9 @@ def _warnings(ledger: Ledger) -> Iterable[str]:
         yield "its energy ended far above that of the other chains: leave it out, or warm up longer"
     divergences, total = int(ledger.divergences), int(ledger.transitions)
     if float(ledger.accepted) == 0:
-        yield f"accepted none of its {total:,} proposals: it stands still, and is no sample; smaller steps"
+        yield f"accepted none of its {total:,} proposals, so it has not moved: use smaller steps"
     if divergences:
         yield (
             f"{divergences:,} of {total:,} transitions diverged: part of the posterior is not reached at this step "
-            "size; raise the acceptance that is aimed for, or choose another scale"
-        )
-
-
-def _check_gradient(label: str, problem: Problem, data: Data) -> None:
-    point = problem.init(Noise.seed(0))
-    params = {name: x.detach().requires_grad_() for name, x in point.params.items()}
-    first = next(iter(params.values()))
-    few = data.take(slice(0, 2)).to(first.device, first.dtype)
-    with torch.enable_grad():
-        outputs, _ = problem.outputs(params, point.buffers, few.inputs)
-        density = problem.likelihood.log_density(outputs, few.targets, problem.split(params)[1])
-    if not density.requires_grad:
-        raise ValueError(
-            f"{label} follows gradients, and the log likelihood of {type(problem.likelihood).__name__} has none: "
-            "MetropolisHastings does without"
+            "size; raise the target acceptance, or choose another scale"
         )

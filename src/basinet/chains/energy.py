@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..core.noise import Noise
 from ..core.tree import Params, leaves, ravel, tree_map
+from ..data import Data
 from ..engine import Step
-from ..problem import Batch
+from ..problem import Batch, Problem
 
 
 def energy_of(params: Params, buffers: Params, step: Step, batch: Batch, prior: bool) -> Tensor:
@@ -87,3 +88,19 @@ def split(vectors: Tensor, like: Params) -> Params:
 def dimension(params: Params) -> int:
     """d, from the params of one chain."""
     return sum(x.numel() for x in leaves(params))
+
+
+def check_gradient(label: str, problem: Problem, data: Data) -> None:
+    """Refuses a likelihood without a gradient, under which chains would sample the prior."""
+    point = problem.init(Noise.seed(0))
+    params = {name: x.detach().requires_grad_() for name, x in point.params.items()}
+    first = next(iter(params.values()))
+    few = data.take(slice(0, 2)).to(first.device, first.dtype)
+    with torch.enable_grad():
+        outputs, _ = problem.outputs(params, point.buffers, few.inputs)
+        density = problem.likelihood.log_density(outputs, few.targets, problem.split(params)[1])
+    if not density.requires_grad:
+        raise ValueError(
+            f"{label} follows gradients, and the log likelihood of {type(problem.likelihood).__name__} has none: "
+            "use MetropolisHastings, which needs none"
+        )

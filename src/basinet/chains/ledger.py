@@ -1,4 +1,4 @@
-"""What is written down about the transitions of each chain, and which chain has gone astray. Tensors are (M,)."""
+"""What is written down about the transitions of each chain, and which chain got lost. Tensors are (M,)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Ledger(NamedTuple):
 
 def astray(energy: Tensor, dimension: int) -> Tensor:
     """Which chains have an energy (M,) far above that of most: by the median, in units of their spread, or of what a
-    normal distribution in so many dimensions has, sqrt(d / 2), where that is more."""
+    normal distribution of that dimension has, sqrt(d / 2), where that is more."""
     middle = energy.nanmedian()
     spread = 1.4826 * (energy - middle).abs().nanmedian()
     unit = spread.clamp(min=math.sqrt(dimension / 2))
@@ -102,7 +102,21 @@ def astray(energy: Tensor, dimension: int) -> Tensor:
 
 
 def donors(energy: Tensor) -> Tensor:
-    """The chain whose place those take that went astray, (): that of the median energy."""
+    """The chain whose place those take that got lost, (): that of the median energy."""
     order = torch.where(energy.isfinite(), energy, math.inf).argsort()
     good = energy.isfinite().sum().clamp(min=1)
     return order.gather(0, ((good - 1) // 2).reshape(1))[0]
+
+
+def gathered(state: Any, when: Tensor) -> Any:
+    """States (params, energy, slopes, ledger among their fields) in which chains that got lost are put where the one
+    of median energy is, where `when` (M,) says so."""
+    lost, best = state.ledger.astray & when, donors(state.energy)
+
+    def taken(x: Tensor) -> Tensor:
+        there = x.index_select(0, best.reshape(1)).expand_as(x)
+        return torch.where(lost.reshape(-1, *[1] * (x.dim() - 1)), there, x)
+
+    params = {name: taken(x) for name, x in state.params.items()}
+    ledger = state.ledger._replace(restarted=state.ledger.restarted + lost, astray=state.ledger.astray & ~lost)
+    return state._replace(params=params, energy=taken(state.energy), slopes=taken(state.slopes), ledger=ledger)

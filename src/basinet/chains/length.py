@@ -18,6 +18,7 @@ from torch import Tensor
 
 RATE, FIRST, SECOND, TINY = 0.05, 0.9, 0.95, 1e-12  # of Adam, whose second moment forgets soon
 JITTER = 0.4  # lengths are uniform on 1 - JITTER ... 1 + JITTER times their mean
+BEYOND = math.log(2.0)  # by which a length may be longer than it can be
 LIMIT = math.log(1.2)  # the most by which an update changes the length, up or down
 
 
@@ -35,14 +36,15 @@ class Length(NamedTuple):
         zero = torch.zeros((), dtype=torch.float64, device=like.device)
         return Length(zero + math.log(length), zero.clone(), zero.clone(), zero.clone())
 
-    def raised(self, slope: Tensor, when: Tensor) -> Length:
-        """After a trajectory with this slope of the criterion in log t (M,), the same in every place."""
+    def raised(self, slope: Tensor, when: Tensor, most: Tensor) -> Length:
+        """After a trajectory with this slope of the criterion in log t (M,), the same in every place; log t stays near
+        `most`, where trajectories are cut, so that it comes back when it pays."""
         slope = slope.nan_to_num(0.0, 0.0, 0.0)
         count = self.seen + 1
         first = FIRST * self.first + (1 - FIRST) * slope
         second = SECOND * self.second + (1 - SECOND) * slope.square()
         step = (first / (1 - FIRST**count)) / ((second / (1 - SECOND**count)).sqrt() + TINY)
-        log = self.log + (RATE * step).clamp(-LIMIT, LIMIT)
+        log = torch.minimum(self.log + (RATE * step).clamp(-LIMIT, LIMIT), most + BEYOND)
         new = Length(log, first, second, count)
         return Length(*(torch.where(when, a, b) for a, b in zip(new, self)))
 

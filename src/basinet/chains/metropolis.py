@@ -20,8 +20,8 @@ from ..core.tree import Params, Point, ravel
 from ..engine import Info, Step
 from ..problem import Problem
 from .chain import Chain, sample_of
-from .energy import energies, idle, normals, split, uniforms
-from .ledger import Ledger, astray, donors
+from .energy import idle, normals, split, uniforms
+from .ledger import Ledger, astray, gathered
 from .length import JITTER, Length, chees_slope
 from .pace import Pace
 from .pace import pick as pick_pace
@@ -43,7 +43,7 @@ class Moving(NamedTuple):
     pull: Tensor  # (d,), dU at its place
     start: Tensor  # (), H at its beginning
     done: Tensor  # (), leapfrog steps made
-    planned: Tensor  # (), of so many
+    planned: Tensor  # (), those that the trajectory has
     factor: Tensor  # (), by which this trajectory's length was jittered
     size: Tensor  # (), of its steps
     window: Tensor  # (), windows of the warm-up that have ended
@@ -104,7 +104,7 @@ class Metropolis(Chain, kind="method"):
         e, half = state.size.to(x.dtype)[:, None], state.momentum
         half = half - e / 2 * state.pull if self.slopes else half
         place = torch.where(begun[:, None], state.place + e * state.variance * half, x)
-        energy, pull = energies(split(place, state.params), state.buffers, step, self.chunk, self.slopes)
+        energy, pull = self.energies(split(place, state.params), state.buffers, step)
         momentum = torch.where(begun[:, None], half - e / 2 * pull if self.slopes else half, state.momentum)
         done = state.done + begun.long()
         ended = begun & (done >= state.planned)
@@ -112,7 +112,7 @@ class Metropolis(Chain, kind="method"):
         if idle(ended | ~begun):
             ledger = state.ledger._replace(gradients=state.ledger.gradients + 1)
             sample = sample_of(state.params, state.energy, state.energy if self.slopes else None)
-            return along._replace(ledger=ledger), Info(state.energy / step.scale, keep=ended, sample=sample)
+            return along._replace(ledger=ledger), Info(self.loss_of(state.energy, step), keep=ended, sample=sample)
         return self._ended(along, step, x, energy, ended)
 
     def _ended(self, state: Moving, step: Step, x: Tensor, energy: Tensor, ended: Tensor) -> tuple[Moving, Info]:
@@ -131,12 +131,12 @@ class Metropolis(Chain, kind="method"):
             done=torch.where(ended, 0, state.done),
         )
         ledger = state.ledger.counted(ended, state.done.double(), self.warm)
-        ledger, keep = ledger.transition(ended, chance, error, self.draws)
+        ledger, keep = ledger.transition(ended, chance, error, self.wanted)
         away = astray(new.energy, x.shape[1])
         new = new._replace(ledger=ledger._replace(gradients=ledger.gradients + 1, astray=away))
         new = self._adapted(new, x, place, momentum, ended, chance)
         sample = sample_of(new.params, new.energy, motion if self.slopes else None)
-        return new, Info(new.energy / step.scale, keep=keep, sample=sample)
+        return new, Info(self.loss_of(new.energy, step), keep=keep, sample=sample)
 
     def _begin(self, state: Moving, step: Step, x: Tensor, fresh: Tensor) -> Moving:
         """A momentum, a length and a step size, for chains that begin a trajectory."""
@@ -177,16 +177,17 @@ class Metropolis(Chain, kind="method"):
             origin = state.scales.mean if len(x) == 1 else torch.zeros_like(x)
             before, after = (x - origin) / root, (place - origin) / root
             slope = chees_slope(before, after, momentum * root, chance, state.factor)
-            found = warming & (pace.direction == 2)
-            length = length.raised(slope * length.log.exp(), found & (state.pace.direction == 2))
-            first = found & (state.pace.direction != 2)  # the search for a step size has just ended
+            searched = warming & (pace.direction == 2)
+            most = pace.log_size + math.log(self.most)
+            length = length.raised(slope * length.log.exp(), searched & (state.pace.direction == 2), most)
+            first = searched & (state.pace.direction != 2)  # the search for a step size has just ended
             length = length._replace(log=torch.where(first, pace.log_size + math.log(SHORT), length.log))
         scales = state.scales.add(ravel(state.params, 1), warming)
         share = ledger.gradients / max(1, self.warm)
         passed = sum((share >= w).long() for w in WINDOWS)
         closes = warming & (passed > state.window)
         over = ended & (ledger.gradients >= self.warm) & ~ledger.frozen
-        state = _gathered(state, closes | over)
+        state = gathered(state, closes | over)
         if self.scaled:
             variance = torch.where(closes[:, None], scales.variance(), state.variance)
             stretch = 0.5 * (state.variance / variance).log().double().mean(1)  # of time, to go as far as before
@@ -207,20 +208,6 @@ class Metropolis(Chain, kind="method"):
 def kinetic(momentum: Tensor, variance: Tensor) -> Tensor:
     """p' M^-1 p / 2 of each chain, (M,), float64."""
     return 0.5 * (momentum.square() * variance).double().sum(1)
-
-
-def _gathered(state: Moving, when: Tensor) -> Moving:
-    """Chains that went astray are put where the one of median energy is, `when` (M,) says so."""
-    lost = state.ledger.astray & when
-    best = donors(state.energy)
-
-    def taken(x: Tensor) -> Tensor:
-        there = x.index_select(0, best.reshape(1)).expand_as(x)
-        return torch.where(_like(lost, x), there, x)
-
-    params = {name: taken(x) for name, x in state.params.items()}
-    ledger = state.ledger._replace(restarted=state.ledger.restarted + lost, astray=state.ledger.astray & ~lost)
-    return state._replace(params=params, energy=taken(state.energy), slopes=taken(state.slopes), ledger=ledger)
 
 
 def _like(mask: Tensor, x: Tensor) -> Tensor:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-GAIN, DELAY, FORGET = 0.05, 10.0, 0.75  # as published
+GAIN = 0.15  # g; .05 as published is for one chain and long warm-ups: where acceptance falls off a cliff, steps then
+#              swing by factors, and their average is too small
+DELAY, FORGET = 10.0, 0.75  # as published
 BOLDER = 2.0  # by which steps are drawn to larger ones, so that too small a size is noticed
 FIRST = 1e-3  # where the search begins
 SMALLEST = 1e-10  # below which there is no step to be found
@@ -43,8 +45,8 @@ class Pace(NamedTuple):
         up = torch.where(acceptance > 0.5, 1.0, -1.0)
         searching = self.direction != 2
         crossed = (self.direction != 0) & (self.direction != up)
-        found = self.log_size + torch.where(crossed & (up < 0), -math.log(2), 0.0)  # the last that was accepted
-        moved = torch.where(crossed, found, self.log_size + up * math.log(2))
+        accepted = self.log_size + torch.where(crossed & (up < 0), -math.log(2), 0.0)  # the last that was accepted
+        moved = torch.where(crossed, accepted, self.log_size + up * math.log(2))
         t = self.rounds + 1
         gap = (1 - 1 / (t + DELAY)) * self.gap + (target - acceptance) / (t + DELAY)
         log_size = self.centre - t.sqrt() / GAIN * gap

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.tree import ravel
 from ..diagnostics import ess_mean, mcse_mean
-from ..problem.exact import conjugate
+from ..testing.exact import conjugate
 
 if TYPE_CHECKING:
     from ..engine import Method
@@ -82,6 +82,15 @@ def stationary_checks(
         error = math.sqrt(2 / chains)
         wrong = ((ratio - 1).abs() - slack).clamp(min=0.0) / error
         yield bench.close(f"variance of the draws{name}, in standard errors", says, wrong, torch.zeros_like(z), WIDE)
+
+
+def small_step_checks(bench: Bench, recipe: Callable[[float, float], Method], slack: float) -> Iterator[Check]:
+    """The same at steps that are small, where the law is the posterior's up to `slack`."""
+
+    def law(precision: Tensor, n: int, rate: float) -> Tensor:
+        return 1 / precision
+
+    yield from stationary_checks(bench, recipe, law, "T / h, to first order in the step", slack)
 
 
 def close_checks(bench: Bench, recipe: Chain, chains: int, bias: float) -> Iterator[Check]:

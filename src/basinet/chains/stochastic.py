@@ -25,9 +25,10 @@ from ..data import Data, Stream
 from ..engine import Demand, Finished, Info, Method, Predicting, Schedule, Step
 from ..engine.method import Entry
 from ..families import Empirical
-from ..optim import Cyclic
+from ..optim import Constant, Cyclic
 from ..optim.schedules import Rate
 from ..problem import Problem
+from .energy import check_gradient
 
 LOOKS = 20  # at a run, and at most one in SELDOM steps
 SELDOM = 50
@@ -38,27 +39,50 @@ class Stochastic(Method, kind="method"):
     """A sampler with mini-batches, without rejection: exact as steps become small."""
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
+    order: ClassVar[Literal["shuffled", "independent"]] = "shuffled"  # in passes noise comes back with the other sign:
+    #                                                                   batches heat less
+    grows: ClassVar[str | None] = "more"
+    finds: ClassVar[bool] = False  # whether it finds its rate where none is given
 
     epochs: int | None = None  # passes through the data; None: what makes 3,000 steps, up to 6,000 where data are many
-    batch_size: int | None = 128  # examples a step; None: all
-    lr: float | Rate = 0.02  # what multiplies the gradient of the loss per example; a number or a rate, such as Cyclic
+    batch_size: int | None = 128  # examples per step; None: all
+    lr: float | Rate | None = 0.02  # what multiplies the gradient of the loss per example; a number or a rate (Cyclic)
     explore: float = 0.5  # share of the run, or of each cycle, before draws are kept
     quiet: bool = True  # whether cycles explore without noise, by descent alone
     draws: int = 20  # kept from each chain, evenly spread over the rest
+    more: int = 0  # draws beyond those, spaced as they are: with the pool of a run that has ended, its chains go on
     temperature: float = 1.0  # on top of the problem's: 1 is Bayes, below 1 is cold
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lr, Rate) and not 0 < self.lr < math.inf:
+        given = self.lr is not None or not self.finds
+        if given and not isinstance(self.lr, Rate) and not 0 < (self.lr or 0.0) < math.inf:
             raise ValueError(f"expected a finite lr of more than 0, or a rate, got {self.lr!r}")
         if not 0 <= self.explore < 1:
             raise ValueError(f"expected explore of at least 0 and below 1, got {self.explore}")
+        if not given and self.explore == 0:
+            raise ValueError("lr is found while the chain explores: give explore above 0, or lr as a number")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"expected a positive, finite temperature, got {self.temperature}")
         if self.draws < self.cycles or self.draws % self.cycles:
             raise ValueError(
-                f"expected draws as a multiple of the {self.cycles} cycles, each of which keeps as many, got "
+                f"expected draws as a multiple of the {self.cycles} cycles, each of which keeps the same number, got "
                 f"{self.draws}"
             )
+
+        self._check_more()
+
+    def _check_more(self) -> None:
+        """Refuses further draws at a step size that has ended, or of a part of a cycle."""
+        if self.more < 0:
+            raise ValueError(f"expected more draws as a number of at least 0, got {self.more}")
+        if self.more and isinstance(self.lr, Rate) and not isinstance(self.lr, (Cyclic, Constant)):
+            raise ValueError(
+                f"{type(self.lr).__name__} ends with the planned steps: more draws need an lr that continues, a "
+                "number or Cyclic"
+            )
+        each = self.draws // self.cycles
+        if self.cycles > 1 and self.more % each:
+            raise ValueError(f"expected more draws in whole cycles, each of which keeps {each}, got {self.more}")
 
     @property
     def cycles(self) -> int:
@@ -66,27 +90,44 @@ class Stochastic(Method, kind="method"):
         return self.lr.cycles if isinstance(self.lr, Cyclic) else 1
 
     def schedule(self, n: int) -> Schedule:
+        planned = self.planned(n)
+        begin, each = int(self.explore * planned.steps), self.draws // self.cycles
+        length = planned.steps // self.cycles
+        gap = max(1, (planned.steps - begin) // each)
+        further = gap * self.more if self.cycles == 1 else length * (self.more // each)
+        return planned._replace(steps=planned.steps + further, bank=self.draws + self.more)
+
+    def planned(self, n: int) -> Schedule:
+        """That of the draws, without any more."""
         planned = Schedule.of_epochs(self.epochs, self.batch_size, n)
         length = -(-planned.steps // self.cycles)
         each = self.draws // self.cycles
         length = max(length, math.ceil(each / (1 - self.explore)))  # a step for each draw at least
         steps = length * self.cycles
-        return Schedule(steps, planned.batch_size, self.draws, report=max(SELDOM, steps // LOOKS))
+        return Schedule(steps, planned.batch_size, self.draws, max(SELDOM, steps // LOOKS), self.order)
+
+    def context(self, problem: Problem, data: Data | Stream) -> Any:
+        """Nothing; raises where the energy has no gradient."""
+        if isinstance(data, Data):
+            check_gradient(self.label, problem, data)
+        return ()
 
     def rate(self, clock: Tensor, total: int) -> Tensor:
         """lr at a step, (), float64."""
         if isinstance(self.lr, Rate):
-            return torch.as_tensor(self.lr(clock, self.schedule(total).steps))
+            return torch.as_tensor(self.lr(clock, self.planned(total).steps))
+        assert self.lr is not None
         return self.lr + 0.0 * clock.double()
 
     def stage(self, clock: Tensor, total: int) -> tuple[Tensor, Tensor]:
         """Whether noise is added at a step, and whether the draw after it is kept."""
-        length = self.schedule(total).steps // self.cycles
+        length = self.planned(total).steps // self.cycles
         begin, each = int(self.explore * length), self.draws // self.cycles
         gap = max(1, (length - begin) // each)
-        place = clock % length
+        once = self.cycles == 1
+        place = clock if once else clock % length
         since = place + 1 - begin
-        keep = (since > 0) & (since % gap == 0) & (since // gap <= each)
+        keep = (since > 0) & (since % gap == 0) & (since // gap <= each + (self.more if once else 0))
         return (place >= begin) | (self.cycles == 1 or not self.quiet), keep
 
     def heat(self, step: Step) -> Any:
@@ -106,8 +147,8 @@ class Stochastic(Method, kind="method"):
         grads, info = gradient(self.loss, lambda info: info.loss)(state.params, state, step)
         state, kinetic = self.walk(state, grads, step)
         _, keep = self.stage(step.batch.step, step.batch.total)
-        told = {} if kinetic is None else {"kinetic": kinetic}
-        sample = {"params": state.params, "energy": info.loss * step.scale, **told}
+        heat = {} if kinetic is None else {"kinetic": kinetic}
+        sample = {"params": state.params, "energy": info.loss * step.scale, **heat}
         return state, info._replace(keep=keep, sample=sample)
 
     def point(self, state: Any) -> Point:
@@ -118,12 +159,13 @@ class Stochastic(Method, kind="method"):
     ) -> Finished:
         count = len(samples["energy"])
         buffers = {name: x.expand(count, *x.shape).clone() for name, x in state.buffers.items()}
-        told = {name: x.double().tolist() for name, x in samples.items() if name != "params"}
-        return Finished(Empirical(samples["params"], buffers, count), told)
+        curves = {name: x.double().tolist() for name, x in samples.items() if name != "params"}
+        return Finished(Empirical(samples["params"], buffers, count), curves)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
-        what = f"{self.draws} draws of {size(point.params):,} parameters"
-        return Demand(self.draws * nbytes(point), what=what, predict=Predicting(self.draws, self.draws))
+        count = self.draws + self.more
+        what = f"{count} draws of {size(point.params):,} parameters"
+        return Demand(count * nbytes(point), what=what, predict=Predicting(count, count))
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
@@ -135,3 +177,10 @@ def diffused(noise: Noise, params: Params, scale: Any) -> Params:
     z = noise.normal_params(params)
     each = scale if isinstance(scale, dict) else dict.fromkeys(params, scale)
     return {name: torch.as_tensor(each[name]).to(x.dtype) * x for name, x in z.items()}
+
+
+def kinetic(momentum: Params, heat: Tensor, friction: float | Tensor) -> Tensor:
+    """m'm N / T, which has d degrees of freedom: times (2 - a) / 2, since Euler steps of this kind raise it by the
+    inverse, however small they are."""
+    squares = torch.stack([m.double().square().sum() for m in momentum.values()]).sum()
+    return squares / heat * (2 - friction) / 2

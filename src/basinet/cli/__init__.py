@@ -1,6 +1,6 @@
 """The command `basinet`."""
 
-from . import ahead, compare, files, report, tools
+from . import compare, files, planning, report, stream, tools
 from .app import app
 
-__all__ = ["ahead", "app", "compare", "files", "report", "tools"]
+__all__ = ["app", "compare", "files", "planning", "report", "stream", "tools"]

@@ -15,13 +15,13 @@ from .app import app
 from .console import clear_errors, out, say, tell, warn
 from .settings import set_rows
 from .sharing import Given, with_options
-from .words import DESIGN, MOST, RULES, Device, Images, Target, make_engine
+from .words import DESIGN, MOST, RULES, Device, Images, On, Target, make_engine
 
 RowSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="METHOD.NAME=VALUE, a hyperparameter of all rows of a method and of what starts from it, such as "
+        help="METHOD.NAME=VALUE sets a hyperparameter in all rows of a method and in rows that start from it, such as "
         "MAP.epochs=100 or MAP.optimizer.lr.peak=0.01; repeat for several.",
     ),
 ]
@@ -43,31 +43,29 @@ def compare(
         typer.Option(
             "--methods",
             "--method",
-            help="Methods or rows to compare, as MAP,Laplace; all: everything. Default: what all methods offer, but "
-            "for rows that take long, which are named.",
+            help="Methods or rows to compare, such as MAP,Laplace, or all. Default: the usual ones; those left out "
+            "are named.",
         ),
     ] = None,
     members: Annotated[
         int | None,
-        typer.Option(min=2, max=MOST, help="Size of the ensembles. Default: 5; with --methods what each says, 10."),
+        typer.Option(min=2, max=MOST, help="Size of the ensembles. Default: 5; with --methods, 10 for most."),
     ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
-            help="The same compute for every row: seconds of fitting, 60s, or training steps of one network, "
-            "20000steps. Members and epochs are scaled to it. Default: what each method says."
+            help="The same compute for every row: seconds of fitting, such as 60s, or training steps of one network, "
+            "such as 20000steps. Members and epochs are scaled to it. Default: each method's own."
         ),
     ] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Trainings of each row, from this many seeds on one split.")
-    ] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the split, and the first one of members and samples.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Train each row from this many seeds, on one split.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the split, and first seed of members and samples.")] = 0,
     examples: Annotated[
         int | None,
-        typer.Option(min=1, help="Train on this many examples at most, for a quick look; the test part stays whole."),
+        typer.Option(min=1, help="Train on at most this many examples, for a quick look; the test part stays whole."),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="The row that others are compared with. Default: that of the lowest NLL.")
+        str | None, typer.Option(help="The row to compare the others with. Default: the one with the lowest NLL.")
     ] = None,
     place: Annotated[
         Path | None, typer.Option("--out", help="Run folder: records, arrays and the pool. Default: runs/DATA-SEED.")
@@ -77,45 +75,46 @@ def compare(
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Weights of that network, trained elsewhere (safetensors, or a state_dict of torch). Methods that "
-            "begin at trained weights start there; those that train from scratch have to be asked for by --methods."
+            help="Trained weights of the network given by --model (safetensors, or a state_dict of torch). Methods "
+            "that start from trained weights use them; methods that train from scratch run only if you name them."
         ),
     ] = None,
     ood: Annotated[
         str | None,
         typer.Option(
-            help="Other inputs, which uncertainty should tell from test examples: an image set of --folder by its "
-            "name, a built-in set with inputs of the same shape, or for a file another file with its columns."
+            help="Out-of-distribution inputs, to see whether uncertainty detects them: the name of an image set in "
+            "--folder, a built-in set with inputs of the same shape or, for a file, another file with its columns."
         ),
     ] = None,
     corrupt: Annotated[
         str | None,
         typer.Option(
-            help="Score corrupted test examples too, at severities 1 to 5: all, or names with commas between them. "
+            help="Also score corrupted test examples, at severities 1 to 5: all, or names separated by commas. "
             "Rows of tables: noise, shift, range, missing, swap; images: noise, blur, weather, digital, or one of "
             "nineteen, such as fog."
         ),
     ] = None,
     device: Device = None,
+    on: On = None,
     *,
     rules: Given,
     design: Given,
 ) -> None:
     """Fit methods on a data set and compare their scores on its test part.
 
-    Prints a table, and leaves a run folder: a record for each row and seed, arrays of predictions, and the pool of
-    trained members, which rows that start from the same networks share. The same command again, after an interruption
-    too, makes what is missing alone. A file is cut into 60 % training, 20 % validation and 20 % test rows, as --split
-    says; inputs and a real target are standardised by the training rows, and scores are in the target's units.
+    Prints a table and writes a run folder: a record for each row and seed, arrays of predictions, and the pool of
+    trained members, which rows that start from the same networks share. Run the same command again to resume after an
+    interruption. A file is split into 60 % training, 20 % validation and 20 % test rows (see --split); inputs and a
+    real target are standardised by the training rows, and scores are in the target's units.
     """
     from ..compare import legend, table
     from ..compare.api import Asking, carry_out, is_file
     from ..defaults import said
 
     where = place or Path("runs") / f"{Path(data).stem if is_file(data, target) else data}-{seed}"
-    with clear_errors(f"what was done is in {where}; the same command goes on from there"):
+    with clear_errors(f"progress is saved in {where}: run the same command again to resume"):
         names = [word.strip() for words in methods or () for word in words.split(",") if word.strip()]
-        engine, chosen = make_engine(device), design()
+        engine, chosen = make_engine(device, on), design()
         problem = (chosen.likelihood, chosen.prior, chosen.hidden)
         asking = Asking(
             target,
@@ -138,9 +137,10 @@ def compare(
         splits = setting_of_all.splits
         out.print(f"[bold]{escape(splits.name)}[/bold]: {escape(splits.description)}")
         sizes = f"{splits.train.n:,} training, {splits.val.n:,} validation, {splits.test.n:,} test examples"
-        tell(f"{sizes}; seed {seed}; {said(setting_of_all.problem)}")
-        found = carry_out(setting_of_all, rows, where, budget, against, say)
-        heads, lines = table(found.summary)
+        open_yet = len(setting_of_all.candidates) > 1  # validation chooses the problem, and that is said
+        tell(f"{sizes}; seed {seed}" + ("" if open_yet else f"; {said(setting_of_all.problem)}"))
+        comparison = carry_out(setting_of_all, rows, where, budget, against, say)
+        heads, lines = table(comparison.summary)
         title = f"Test scores on {escape(splits.name)} (n = {splits.test.n:,})"
         shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for head in heads:
@@ -148,11 +148,13 @@ def compare(
         for line in lines:
             shown.add_row(*line)
         out.print(shown)
-        out.print(legend(found.summary), highlight=False)
-        if found.shift is not None:
-            _print_shift(*found.shift, found.shift_legend)
-        if found.warning:
-            warn(found.warning)
+        out.print(legend(comparison.summary), highlight=False)
+        if comparison.shift is not None:
+            _print_shift(*comparison.shift, comparison.shift_legend)
+        if comparison.warning:
+            warn(comparison.warning)
+        if not names:
+            tell("More methods: --methods all, or by name (`basinet methods` lists them)")
         tell(f"Run: {where}")
 
 

@@ -62,19 +62,21 @@ def warn(line: str) -> None:
 
 
 def tell_strangers(names: tuple[str, ...]) -> None:
-    from ..data.values import listed
+    from ..tables.values import listed
 
     if names:
-        say(f"columns that training had not, ignored: {listed(names)}")
+        say(f"ignored columns that training did not have: {listed(names)}")
 
 
 @contextmanager
 def clear_errors(resume: str = "nothing was left half-written") -> Iterator[None]:
-    """Turns what a user can mend into one clear line; a bug keeps its traceback."""
+    """Turns what a user can fix into one clear line; a bug keeps its traceback."""
     from ..engine.workers import WorkerError
+    from ..tables.wording import speaking
 
     try:
-        yield
+        with speaking("command"):
+            yield
     except KeyboardInterrupt:
         err.print(f"stopped: {resume}", **PLAIN)
         sys.exit(130)

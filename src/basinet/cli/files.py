@@ -22,6 +22,7 @@ from .words import (
     Device,
     Members,
     Network,
+    On,
     Samples,
     Settings,
     Target,
@@ -43,45 +44,52 @@ def fit(
     setting: Settings = None,
     val: Annotated[
         float,
-        typer.Option(
-            min=0.0, max=0.9, help="Share of the rows kept for validation, which only stops and tunes; 0: none."
-        ),
+        typer.Option(min=0.0, max=0.9, help="Share of the rows held out to stop training and to tune; 0: none."),
     ] = 0.15,
     conformal: Annotated[
         float | None,
         typer.Option(
-            help="Calibrate on further rows, as many as those kept for validation: predictions get sets or intervals "
-            "that hold the truth with this probability."
+            help="Hold out as many rows again for calibration: predictions get sets or intervals that contain the "
+            "truth with this probability."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the validation rows and the members.")] = 0,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            help="I/N: train only share I of N of the members (I counts from 0), in a job array for example; run the "
+            "command without it to gather them."
+        ),
+    ] = None,
     device: Device = None,
+    on: On = None,
     *,
     rules: Given,
     design: Given,
 ) -> None:
     """Fit one method to a file and save the posterior, with all that is needed to predict from new files.
 
-    Numbers are standardised by the training rows, text becomes one input a value, dates become years and their place in
-    year and week. The folder also holds the pool of members: after an interruption the same command goes on, and asking
-    for more members trains only those that are missing.
+    Numbers are standardised by the training rows, text becomes one input per value, and dates become the year, the day
+    of the year and the day of the week. The folder also holds the pool of members: the same command resumes after an
+    interruption, and asking for more members trains only those that are missing.
     """
+    from ..calibrate.conformal import conformal as calibrated
+    from ..calibrate.temper import temper
     from ..compare.api import target_name
-    from ..conformal import conformal as calibrated
-    from ..data import fit_table, read_table
-    from ..data.doubts import leaks
-    from ..data.tables import named
-    from ..defaults import DefaultNetwork, candidates_for, said
+    from ..defaults import DefaultNetwork, Design, candidates_for, said
     from ..engine.method import short
     from ..fit import fit as fit_members
-    from ..fitted import Fitted, checksum
     from ..pilot import pilot
     from ..scoring import score
-    from ..temper import temper
+    from ..tables import fit_table, read_table
+    from ..tables.crossed import crossed
+    from ..tables.doubts import leaks
+    from ..tables.fitted import Fitted, checksum
+    from ..tables.load import named
 
     where = folder or Path("runs") / f"{file.stem}-{method.lower()}"
-    with clear_errors(f"members that were done are in {where / 'pool'}; the same command goes on from there"):
-        recipe, engine, chosen = make_recipe(method, setting or ()), make_engine(device), design()
+    with clear_errors(f"finished members are in {where / 'pool'}: run the same command again to resume"):
+        recipe, engine, chosen = make_recipe(method, setting or ()), make_engine(device, on), design()
         goal, how = target_name(file, target), rules()
         table = read_table(file, named(goal))
         share = max(val, 1 / table.n)  # one row at least
@@ -93,42 +101,55 @@ def fit(
         names, what = encoder.class_names, encoder.target.what
         for line in leaks(parts[0], parts[1] if val else None, encoder.features, what):
             warn(line)
-        shape = (parts[0].inputs, encoder.target.outputs, what)
-        problems = candidates_for(*shape, chosen.make, chosen.likelihood, chosen.prior, chosen.hidden)
+        train, held = parts[0], parts[1] if val else None
+        if what == "real" and held is not None and how.exchangeable:
+            train, held = crossed(train, held, members, seed)
+        shape = (train.inputs, encoder.target.outputs, what)
+        zero = getattr(encoder.target, "zero", None)
+        given = Design(chosen.make, chosen.likelihood, chosen.prior, chosen.hidden)
+        problems = candidates_for(*shape, given, targets=train.targets, zero=zero)
         rows = parts[1].n if val else 0
         if conformal is not None:
             check_conformal(conformal, what, parts[2].n if val else 0)
         sizes = f"{parts[0].n:,} training, {rows:,} validation rows"
+        sizes += ", others for each member" if held is not None and held.rows is not None else ""
         sizes += f", {parts[2].n:,} to calibrate on" if calibrate else ""
         inputs = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs"
         tell(f"{table.name}: {goal} ({encoder.target.told}) from {inputs}; {sizes}; seed {seed}")
-        known = (parts[0], parts[1] if val else None)
-        problem, why = pilot(problems, *known, recipe=recipe, seed=seed, engine=engine, pool=where / "pilot")
+        problem, recipe, why = pilot(
+            problems, train, held, recipe=recipe, seed=seed, engine=engine, pool=where / "pilot"
+        )
         if why:
             tell(why)
         tell(f"{members:,} x {short(recipe)}; {said(problem)}")
         posterior = fit_members(
             recipe,
             problem,
-            parts[0],
-            val=parts[1] if val else None,
+            train,
+            val=held,
             members=members,
             seed=seed,
             pool=where / "pool",
+            only=shard,
             engine=engine,
         )
-        if val and what == "real":
-            posterior = temper(posterior, parts[1], seed=seed)
+        if shard is not None:
+            tell(f"{len(posterior):,} of {members:,} members are in {where / 'pool'}: share {shard}")
+            tell("When all shares are done, the same command without --shard gathers them")
+            return
+        if held is not None and what == "real":
+            posterior = temper(posterior, held, seed=seed)
             assert posterior.temperature is not None
             tell(f"Spread of the mixture: times {float(posterior.temperature.values):.3g}, by validation")
         if conformal is not None:
             posterior = calibrated(posterior, parts[2], level=conformal, seed=seed)
         network = None if chosen.make else DefaultNetwork.of(*shape, problem.likelihood, chosen.hidden)
         Fitted(posterior, encoder, file.name, checksum(file), chosen.model, network).save(where)
-        if val:
-            scores = encoder.scores(score(posterior, parts[1]))
+        if held is not None:
+            scores = encoder.scores(score(posterior, held))
             shown = ("nll", "accuracy") if names else ("nll", "rmse")
-            tell("Validation: " + ", ".join(f"{name} {scores[name]:.4g}" for name in shown))
+            judged = "" if held.rows is None else ", of members one by one on rows they have not seen"
+            tell(f"Validation{judged}: " + ", ".join(f"{name} {scores[name]:.4g}" for name in shown))
         tell(f"Posterior: {where}")
 
 
@@ -136,11 +157,11 @@ def fit(
 def predict(
     folder: FOLDER,
     file: Annotated[Path, typer.Argument(help="A csv, parquet or npz file with the columns of training.")],
-    place: Annotated[Path, typer.Option("--out", help="Where predictions go: csv or parquet.")] = Path(
+    place: Annotated[Path, typer.Option("--out", help="File for the predictions: csv or parquet.")] = Path(
         "predictions.csv"
     ),
     level: Annotated[
-        float, typer.Option(help="Probability that the interval from low to high holds the target; real targets.")
+        float, typer.Option(help="Probability that the target lies between low and high; for real targets.")
     ] = 0.9,
     samples: Samples = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
@@ -156,10 +177,10 @@ def predict(
     not matter, and new ones are ignored. Where the network came from --model, pass it again: nothing in a folder is
     run. Names that a spreadsheet would take for formulas get an apostrophe in a csv.
     """
-    from ..data import read_table, write_table
-    from ..data.table import WRITTEN
-    from ..fitted import Fitted
     from ..pool.files import atomically
+    from ..tables import read_table, write_table
+    from ..tables.fitted import Fitted
+    from ..tables.table import WRITTEN
 
     with clear_errors():
         if place.suffix.lower() not in WRITTEN:
@@ -167,22 +188,24 @@ def predict(
         if not 0 < level < 1:
             raise ValueError(f"expected --level between 0 and 1, got {level}")
         if place.exists() and file.exists() and place.samefile(file):
-            raise ValueError(f"{place}: expected --out to be another file than the one that is read")
+            raise ValueError(f"{place}: expected --out to differ from the file that is read")
         fitted = Fitted.load(folder, None if model is None else user_network(model), make_engine(device).place)
         table = read_table(file, [column.name for column in fitted.encoder.columns])
         tell_strangers(fitted.encoder.strangers(table))
         if empty := fitted.encoder.empty_rows(table):
-            warn(f"{empty:,} of {table.n:,} rows have no input at all: their predictions are those of a typical row")
+            warn(f"{empty:,} of {table.n:,} rows are empty: they are predicted as a typical row")
         rule = fitted.posterior.conformal
         if rule is not None and samples is not None:
-            warn("conformal columns hold what they promise for the samples of calibration: leave --samples out")
+            warn("conformal columns are calibrated for the default number of samples: leave --samples out")
         columns = fitted.predict(table, level, samples, seed)
         atomically(place, lambda temporary: write_table(columns, temporary, place.suffix))
         rows = f"{table.n:,} row" + ("" if table.n == 1 else "s")
         tell(f"Predictions of {fitted.encoder.target.name} for {rows}: {place}")
         if rule is not None:
-            told = f"conformal columns hold the truth with probability {rule.level:g}, calibrated on {rule.n:,} rows"
-            tell(f"{told}, for rows that are like those")
+            promise = (
+                f"conformal columns contain the truth with probability {rule.level:g} (calibrated on {rule.n:,} rows)"
+            )
+            tell(f"{promise}, for rows like those")
 
 
 @app.command()
@@ -192,7 +215,7 @@ def evaluate(
         Path, typer.Argument(help="A csv, parquet or npz file with the columns of training and the target.")
     ],
     place: Annotated[
-        Path | None, typer.Option("--out", help="A file of JSON lines to which the record is added. Default: none.")
+        Path | None, typer.Option("--out", help="Append the record to this file of JSON lines. Default: none.")
     ] = None,
     samples: Samples = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
@@ -201,16 +224,16 @@ def evaluate(
 ) -> None:
     """Score the predictions for a file against its target, in the target's units.
 
-    Where the posterior is calibrated (fit --conformal), how often its sets or intervals hold the truth, and how large
-    they are, is told beside the scores.
+    If the posterior is calibrated (fit --conformal), it also shows how often its sets or intervals contain the truth,
+    and how large they are.
     """
     from ..compare.folder import finite
     from ..compare.sets import held_by
     from ..compare.units import Unit
-    from ..data import read_table
-    from ..fitted import Fitted, checksum
     from ..pool import append_record, describe
     from ..scoring import score
+    from ..tables import read_table
+    from ..tables.fitted import Fitted, checksum
 
     with clear_errors():
         fitted = Fitted.load(folder, None if model is None else user_network(model), make_engine(device).place)
@@ -219,7 +242,7 @@ def evaluate(
         tell_strangers(encoder.strangers(table))
         digest = checksum(file)
         if digest == fitted.checksum:
-            warn(f"{file} is the file it was fitted to: these are not scores on new data")
+            warn(f"{file} is the file it was fitted to: these scores are not for new data")
         given = encoder.data(table)
         scores = encoder.scores(score(posterior, given, samples=samples, seed=seed))
         sets = held_by(posterior, given, Unit(sd=getattr(encoder.target, "sd", 1.0))) if posterior.conformal else None
@@ -235,12 +258,12 @@ def evaluate(
         out.print(shown)
         if sets is not None:
             size = "classes on average" if encoder.target.what == "classes" else "wide on average"
-            told = f"Conformal sets ({sets['kind']}, calibrated on {sets['n']:,} rows) promise {sets['level']:.1%}"
+            promise = f"Conformal sets ({sets['kind']}, calibrated on {sets['n']:,} rows) promise {sets['level']:.1%}"
             kept = "kept" if sets["low"] <= sets["level"] <= sets["high"] else "NOT KEPT"
             held = (
                 f"they hold {sets['coverage']:.1%} here ({sets['size']:.4g} {size}; 95 % interval {sets['low']:.1%} to"
             )
-            tell(f"{told}: {held} {sets['high']:.1%}): {kept}")
+            tell(f"{promise}: {held} {sets['high']:.1%}): {kept}")
         if place is not None:
             recipe = describe(posterior.recipe)
             record = {"data": file.name, "checksum": digest, "recipe": recipe, "members": len(posterior), "seed": seed}

@@ -15,7 +15,7 @@ from .console import clear_errors, tell
 def report(
     run: Annotated[Path, typer.Argument(help="The folder that `basinet compare` wrote.")],
     place: Annotated[Path | None, typer.Option("--out", help="The page. Default: RUN/report.html.")] = None,
-    figures: Annotated[Path | None, typer.Option(help="A folder for the same figures as PNG and SVG.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also write the figures to this folder as PNG and SVG.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Write a page that answers: what won, is that real, what does it cost, how far to trust it."""

@@ -20,6 +20,7 @@ from ..core.registry import Saved, known
 if TYPE_CHECKING:
     from ..compare.rows import Row
     from ..engine import Method
+    from ..filters import Filter
     from ..problem.likelihoods import Likelihood
     from ..problem.priors import Prior
 
@@ -51,6 +52,17 @@ def make_recipe(name: str, settings: Sequence[str]) -> Method:
     return changed(find(name)(), _tree(settings, f"--set NAME=VALUE of {find(name).__name__}"))
 
 
+def make_filter(name: str, settings: Sequence[str]) -> Filter:
+    """A filter with the hyperparameters of NAME=VALUE."""
+    from ..filters import EKF, LOFI, RVGA, Kalman
+
+    filters: dict[str, type[Filter]] = {cls.__name__: cls for cls in (EKF, LOFI, RVGA, Kalman)}
+    cls = next((filters[key] for key in filters if key.lower() == name.lower()), None)
+    if cls is None:
+        raise ValueError(f"expected a filter as --method, got {_cut(name)!r}.{did_you_mean(_cut(name), filters)}")
+    return changed(cls(), _tree(settings, f"--set NAME=VALUE of {cls.__name__}"))
+
+
 def set_rows(rows: Sequence[Row], settings: Sequence[str]) -> list[Row]:
     """The rows of a comparison with METHOD.NAME=VALUE, wherever a recipe of that method stands: as a row, or as what a
     row starts from."""
@@ -74,14 +86,14 @@ def set_rows(rows: Sequence[Row], settings: Sequence[str]) -> list[Row]:
         used.add(type(recipe))
         return changed(recipe, trees[type(recipe)])
 
-    made = [row if row.recipe is None else row._replace(recipe=of(row.recipe)) for row in rows]
+    adjusted = [row if row.recipe is None else row._replace(recipe=of(row.recipe)) for row in rows]
     if idle := [cls.__name__ for cls in trees if cls not in used]:
         raise ValueError(f"expected --set of methods that are compared, got {idle[0]}, which no row uses")
-    return made
+    return adjusted
 
 
 def make_prior(text: str | None) -> Prior | None:
-    """A prior: NAME:FIELD=VALUE,..., or the scale of a Normal one alone."""
+    """A prior: NAME:FIELD=VALUE,..., or only the scale of a Normal one."""
     from ..problem.priors import Normal
     from ..problem.priors.scales import RULES
 

@@ -37,10 +37,12 @@ def with_options(**groups: Group) -> Callable[[Callable[..., None]], Callable[..
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            made = {}
+            gathered = {}
             for name, group in groups.items():
-                made[name] = functools.partial(group.make, **{option: given.pop(option) for option in group.options})
-            command(**given, **made)
+                gathered[name] = functools.partial(
+                    group.make, **{option: given.pop(option) for option in group.options}
+                )
+            command(**given, **gathered)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

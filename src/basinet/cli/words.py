@@ -12,84 +12,84 @@ from .settings import make_likelihood, make_prior
 from .sharing import Group
 
 if TYPE_CHECKING:
-    from ..data import Rules
     from ..defaults import Maker
     from ..problem.likelihoods import Likelihood
     from ..problem.priors import Prior
+    from ..tables import Rules
 
 MOST = 10_000  # members
 
 Target = Annotated[
     str | None,
     typer.Option(
-        help="The column to predict; or several columns of labels that are there or not, 0 or 1, as rain,wind, or an "
-        "array of them in an npz file."
+        help="The column to predict; or several columns of labels, 0 or 1, such as rain,wind; or an array of labels in "
+        "an npz file."
     ),
 ]
 Kind = Annotated[
     str | None,
     typer.Option(
-        help="classes, labels or real: what the target is. Default: several columns are labels; text, true/false and "
-        "up to 20 different whole numbers are classes, other numbers are real."
+        help="classes, labels or real: the type of the target. Default: several columns are labels; text, true/false "
+        "and up to 20 different whole numbers are classes; other numbers are real."
     ),
 ]
 Missing = Annotated[
     str,
     typer.Option(
         help="refuse, or impute: cells without a value (empty, NA, N/A, NaN, null, ?) become the training rows' median "
-        "or most frequent value, and a further input says where."
+        "or most frequent value, and an extra input marks them."
     ),
 ]
 Unseen = Annotated[
     str,
     typer.Option(
-        help="refuse, or other: values of a category that training had once or never share one input, so that new ones "
-        "can be predicted."
+        help="refuse, or other: values of a category that occur at most once in training share one input, so rows with "
+        "new values can be predicted."
     ),
 ]
 Keep = Annotated[
     list[str] | None,
-    typer.Option(help="A column to use though it is constant or looks like an identifier; repeat for several."),
+    typer.Option(help="A column to use although it is constant or looks like an identifier; repeat for several."),
 ]
-Drop = Annotated[list[str] | None, typer.Option(help="A column not to use; repeat for several.")]
+Drop = Annotated[list[str] | None, typer.Option(help="A column to ignore; repeat for several.")]
 Categories = Annotated[
     list[str] | None,
-    typer.Option("--category", help="A column of numbers or dates whose values are names; repeat for several."),
+    typer.Option("--category", help="A column of numbers or dates to treat as categories; repeat for several."),
 ]
 SplitBy = Annotated[
     str | None,
     typer.Option(
         "--split",
         help="random; time, or time:COL: the earliest rows train, the latest test; group:COL: rows that share a value "
-        "stay on one side; column:COL: the column says train, val or test. Default: random, with a warning where there "
-        "are dates.",
+        "stay together; column:COL: the column says train, val or test. Default: random, with a warning if there are "
+        "dates.",
     ),
 ]
 Duplicates = Annotated[
     bool,
-    typer.Option("--group-duplicates", help="Keep rows with the same inputs on one side of a split at random."),
+    typer.Option("--group-duplicates", help="Keep rows with the same inputs together in a random split."),
 ]
 Network = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="FILE.py:NAME, a function that returns the network as an nn.Module: of (inputs, outputs), called with how "
-        "many there are, or of nothing. The file is run as a program: give only files you trust. Default: for real "
-        "targets a network whose numbers are embedded and that predicts its noise, for classes and labels an MLP.",
+        help="FILE.py:NAME, a function that returns the network as an nn.Module. It takes (inputs, outputs), their "
+        "numbers, or no arguments. The file is executed, so use only files you trust. Default: for real targets a "
+        "network that embeds numbers and predicts its noise; for classes and labels an MLP.",
     ),
 ]
 Width = Annotated[
     str | None,
     typer.Option(
-        help="Hidden layers of the built-in network, as 100,100. Default: three of 128 for real targets, else two of "
-        "200."
+        help="Hidden layers of the built-in network, such as 100,100. Default: three of 128 for real targets, else two "
+        "of 200."
     ),
 ]
 PriorOf = Annotated[
     str | None,
     typer.Option(
         "--prior",
-        help="Of the weights: the scale of a Normal one, 0.5, lecun, he or xavier, or a name with fields, as "
+        help="Prior of the weights: the scale of a Normal (0.5, lecun, he or xavier), or a name with fields, such as "
         "StudentT:df=3,scale=0.5. Default: Normal of scale 1.",
     ),
 ]
@@ -98,11 +98,11 @@ LikelihoodOf = Annotated[
     typer.Option(
         "--likelihood",
         help="Heteroscedastic (noise that depends on the inputs), Gaussian or StudentT (heavy tails), for classes "
-        "Categorical or NoisyDirichlet; with fields as StudentT:df=3. Noise is in standard deviations of the target. "
-        "Default: Heteroscedastic, with --model Gaussian, both with learned noise; Categorical.",
+        "Categorical or NoisyDirichlet; with fields, such as StudentT:df=3. Noise is in standard deviations of the "
+        "target. Default: Heteroscedastic, with --model Gaussian, both with learned noise; Categorical.",
     ),
 ]
-Images = Annotated[Path | None, typer.Option("--folder", help="Where the files of an image set are.")]
+Images = Annotated[Path | None, typer.Option("--folder", help="Folder with the files of an image set.")]
 Members = Annotated[int, typer.Option(min=1, max=MOST, help="Size of the ensemble.")]
 Settings = Annotated[
     list[str] | None,
@@ -112,9 +112,15 @@ Settings = Annotated[
         "optimizer.lr.peak=0.01 (along its schedule), optimizer=SGD:lr=0.1 or base.epochs=50; repeat for several.",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... Default: the GPU where there is one.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... Default: the GPU if there is one.")]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on", help="ray, or ray:ADDRESS such as ray:10.0.0.1:6379: train on a Ray cluster. Default: this machine."
+    ),
+]
 Samples = Annotated[
-    int | None, typer.Option(min=1, help="Samples a member. Default: what the method says; all where they are few.")
+    int | None, typer.Option(min=1, help="Samples per member. Default: the method's own number; all if there are few.")
 ]
 FOLDER = Annotated[Path, typer.Argument(help="The folder that `basinet fit` wrote.")]
 
@@ -139,7 +145,7 @@ def make_rules(
     split: str | None,
     group_duplicates: bool,
 ) -> Rules:
-    from ..data import Rules
+    from ..tables import Rules
 
     words: dict[str, Any] = {"kind": kind, "missing": missing, "unseen": unseen, "split": split}  # which Rules knows
     columns: dict[str, Any] = {"keep": tuple(keep or ()), "drop": tuple(drop or ())}
@@ -180,7 +186,7 @@ DESIGN = Group(
 
 def check_conformal(level: float, kind: str, rows: int) -> None:
     """Refuses a calibration on this many rows that could not be made, before training."""
-    from ..predict.conformal import needed
+    from ..calibrate.conformal_sets import needed
 
     if not 0 < level < 1:
         raise ValueError(f"expected --conformal between 0 and 1, such as 0.9, got {level:g}")
@@ -192,7 +198,7 @@ def check_conformal(level: float, kind: str, rows: int) -> None:
         )
 
 
-def make_engine(device: str | None) -> Any:
+def make_engine(device: str | None, on: str | None = None) -> Any:
     from ..engine import Engine
 
-    return Engine(device=device, progress=True)
+    return Engine(device=device, executor=on, progress=True)

@@ -10,20 +10,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from ..calibrate.temper import ways_of
 from ..core.nearest import did_you_mean
-from ..data import Encoder, Rules, datasets, load_table, read_table
+from ..data import datasets
 from ..data.datasets import Splits
-from ..data.table import READ
-from ..data.values import listed
-from ..defaults import Maker
+from ..defaults import Design, Maker
 from ..engine import Engine
 from ..pool.files import atomically
 from ..posterior import Posterior
 from ..problem import Problem
 from ..problem.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 from ..problem.priors import Prior
-from ..temper import ways_of
+from ..tables import Encoder, Rules, load_table, read_table
+from ..tables.crossed import why_not_crossed
+from ..tables.table import READ
+from ..tables.values import listed
 from .budget import Budget
+from .chains import unmixed
 from .folder import finite
 from .frame import Frame
 from .problems import default_problems, given_weights, kind_of, settled, suspicions
@@ -39,16 +42,17 @@ _LOG: Say = logging.getLogger("basinet").info
 
 
 class Comparison(Frame):
-    """What `bn.compare` returns: a tidy frame, one row a method and seed.
+    """What `bn.compare` returns: a tidy frame, one row per method and seed.
 
-    `summary` has one row a method: means and standard errors over seeds, differences to the reference, fronts.
+    `summary` has one row per method: means and standard errors over seeds, differences to the reference, fronts.
     Printing shows it as a table.
     """
 
     def __init__(self, records: Sequence[dict[str, Any]], folder: Path, against: str | None) -> None:
         super().__init__(tidy(records))
         self.summary = summarise(records, folder, against)
-        self.warning = unfinished(records)  # that training had not ended; empty where it had
+        lines = (unfinished(records), unmixed(records))  # that training or sampling had not ended; empty where they had
+        self.warning = "\n".join(line for line in lines if line)
         self.shift = shift_table(records)  # heads and rows: how they hold up under corruptions, where that was asked
         self.shift_legend = shift_legend(records) if self.shift else ""
 
@@ -90,12 +94,12 @@ def compare(
     """Fits methods to one data set and compares them on its test part.
 
     `data` is a built-in set by name, an image set in a `folder`, a csv, parquet or npz file with the column `target`
-    (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None takes those that all
-    methods offer and that do not take long, beside references that are no posterior ("constant", "linear" and
+    (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None stands for the
+    usual ones that do not take long, and references that are no posterior ("constant", "linear" and
     "boosting"), "all" takes all. The network is that of `basinet.defaults` for such data, or what `model(inputs,
     outputs)` makes, or that of a `problem`; `likelihood` and `prior` take the place of the default ones. `start` are
-    weights trained elsewhere, a posterior of one member or a file of them: methods that begin at trained weights start
-    there, and what trains from scratch has to be asked for by name.
+    weights trained elsewhere, a posterior of one member or a file of them: methods that start from trained weights use
+    them, and methods that train from scratch run only if they are named.
 
     `members` replaces the size of the ensembles. `budget`, "60s" or "20000steps", gives every row the same compute:
     seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are
@@ -104,8 +108,7 @@ def compare(
     test part stays whole. `ood` is another set by name (of the same `folder`), or for a file another file with its
     columns: how well uncertainty tells those inputs from test examples. `corrupt` scores corrupted test examples too:
     "all", or names of `bn.corruptions` (of images `NAMES` and `GROUPS`, of tables `ROW_NAMES`), at severities 1 to 5.
-    With `out` the run folder stays: `basinet report` reads it, and the same call again goes on
-    where it was.
+    With `out` the run folder stays: `basinet report` reads it, and the same call again resumes it.
     """
     of = (target, rules, folder, model, problem, start, members, seeds, seed, engine, examples, likelihood, prior)
     asked = Asking(*of, ood=ood, corrupt=corrupt)
@@ -141,18 +144,18 @@ class Asking(NamedTuple):
     ) -> tuple[Setting, list[Row]]:
         """Reads the data and decides on the rows; what a person should know is said and kept."""
         self._check(data)
-        told: list[str] = []
+        warnings: list[str] = []
 
         def both(line: str) -> None:
-            told.append(line)
+            warnings.append(line)
             warn(line)
 
         splits, encoder = self._read(data, both)
         splits = self._cut(splits)
         splits = splits if self.ood is None else with_ood(splits, encoder, self.ood, self.folder, self.seed)
         shift = None if self.corrupt is None else Shift.of(splits, encoder, self.corrupt)
-        given_design = (self.model, self.likelihood, self.prior, self.hidden)
-        problems = (self.problem,) if self.problem else default_problems(splits, *given_design)
+        design = Design(self.model, self.likelihood, self.prior, self.hidden)
+        problems = (self.problem,) if self.problem else default_problems(splits, design)
         problem = problems[0]
         for line in suspicions(splits):
             both(line)
@@ -161,25 +164,31 @@ class Asking(NamedTuple):
             given = self.start
             here = given if isinstance(given, Posterior) else given_weights(Path(given), problem)
             start = settled(here, splits.val)
-            both("weights that were trained elsewhere may have seen the test part: if so, all scores flatter")
+            both("weights trained elsewhere may have seen the test part: if so, all scores are too good")
         kind = kind_of(problem)
         able, waiting = offered(splits, kind) if isinstance(problem.likelihood, REFERRED) else ([], [])
         temperable = kind if ways_of(problem.likelihood) else "counts"
-        chosen = choose(methods, self.members, splits.train.n, start is not None, temperable, able)
+        chosen = choose(methods, self.members, start is not None, temperable, able)
         for line in chosen.lines:
             both(line)
+        rows = chosen.rows
+        if any(row.crossed for row in rows) and (reason := why_not_crossed(splits)):
+            rows = [row for row in rows if not row.crossed]
+            if methods not in (None, "all"):
+                both(f"crossed rows are left out: {reason}")
         if methods is None and start is None and waiting:
             warn(
-                f"left out, since they take long here or need scikit-learn (--methods NAME asks): {', '.join(waiting)}"
+                f"left out, since they take long here or need scikit-learn (--methods NAME adds one): "
+                f"{', '.join(waiting)}"
             )
         seeds = range(self.seed, self.seed + self.seeds) if isinstance(self.seeds, int) else self.seeds
-        shared = (encoder, start, tuple(seeds), self.engine, None, tuple(told), tuple(command), shift)
-        return Setting(splits, problem, *shared, candidates=problems if start is None else ()), chosen.rows
+        shared = (encoder, start, tuple(seeds), self.engine, None, tuple(warnings), tuple(command), shift)
+        return Setting(splits, problem, *shared, candidates=problems if start is None else ()), rows
 
     def _check(self, data: Any) -> None:
         """Refuses arguments of other types than they should be, before anything is read."""
         if not isinstance(data, (str, Path, Splits)):
-            raise ValueError(f"expected data as a name, a file or bn.Splits, got {type(data).__name__}")
+            raise ValueError(f"expected data as a name, a file or bn.datasets.Splits, got {type(data).__name__}")
         for name, count in (("member", self.members), ("training example", self.examples)):
             if count is not None and not (type(count) is int and count >= 1):
                 raise ValueError(f"expected at least 1 {name}, got {count!r}")
@@ -200,8 +209,8 @@ class Asking(NamedTuple):
         """The splits with no more training examples than were asked for."""
         if self.examples is None or self.examples >= splits.train.n:
             return splits
-        told = f"{splits.description} Trained on {self.examples:,} of {splits.train.n:,} examples.".strip()
-        return replace(splits, train=splits.train.take(slice(0, self.examples)), description=told)
+        description = f"{splits.description} Trained on {self.examples:,} of {splits.train.n:,} examples.".strip()
+        return replace(splits, train=splits.train.take(slice(0, self.examples)), description=description)
 
     def _read(self, data: str | Path | Splits, say: Say) -> tuple[Splits, Encoder | None]:
         if isinstance(data, Splits):
@@ -219,14 +228,14 @@ def carry_out(
     if against is not None and str(against).lower() not in (labels := [row.label.lower() for row in rows]):
         raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(str(against), labels)}")
     if budget is None:
-        setting = piloted(setting, rows, out, say)
+        setting, rows = piloted(setting, rows, out, say)
     else:
         setting, rows = within(setting, rows, out, Budget.read(budget), say)
     records = list(records_of(setting, rows, out, say))
-    found = Comparison(records, out, against)
-    text = json.dumps(finite({"format": 1, "rows": found.summary.rows}), indent=1) + "\n"
+    comparison = Comparison(records, out, against)
+    text = json.dumps(finite({"format": 1, "rows": comparison.summary.rows}), indent=1) + "\n"
     atomically(out / "summary.json", lambda temporary: Path(temporary).write_text(text))
-    return found
+    return comparison
 
 
 def is_file(data: str | Path, target: str | None) -> bool:

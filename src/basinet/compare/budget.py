@@ -37,11 +37,11 @@ class Budget(NamedTuple):
         """From words such as 60s or 20000steps."""
         if not isinstance(text, str):
             raise ValueError(f"expected a budget such as '60s' or '20000steps', got {text!r}")
-        found = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[0-9]+)?)\s*(s|steps)\s*", text)
-        amount = float(re.sub("[_,]", "", found[1])) if found else 0.0
-        if found is None or not 0 < amount < math.inf:
+        match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[0-9]+)?)\s*(s|steps)\s*", text)
+        amount = float(re.sub("[_,]", "", match[1])) if match else 0.0
+        if match is None or not 0 < amount < math.inf:
             raise ValueError(f"expected a budget such as 60s or 20000steps, got {text!r}")
-        return Budget(amount, found[2])
+        return Budget(amount, match[2])
 
     def __str__(self) -> str:
         return f"{self.amount:g}{self.unit}"
@@ -51,7 +51,7 @@ class Budget(NamedTuple):
         what = "training steps of one network" if self.unit == "steps" else "seconds of fitting"
         trial = "" if self.unit == "steps" else ", found by short trials"
         return (
-            f"budget: {self.amount:,g} {what} a row{trial}. Members share it equally, what they start from included: "
+            f"budget: {self.amount:,g} {what} per row{trial}. Members share it equally, what they start from included: "
             "epochs are scaled, and there are fewer members where a share is less than one epoch"
         )
 
@@ -79,7 +79,7 @@ def record(budget: Budget, rows: list[Row], scaled: list[Row]) -> dict[str, Any]
 
 
 def scaled(row: Row, steps: float, n: int) -> Row:
-    """The row with members and epochs such that all of it takes so many training steps, or as few as it can."""
+    """The row with members and epochs such that all of it takes this many training steps, or as few as it can."""
     if row.recipe is None or not plan_steps(row, n):
         return row
     least = steps_of(_stretched(row.recipe, 1, n, row.started), n, row.started)  # of one member
@@ -89,8 +89,8 @@ def scaled(row: Row, steps: float, n: int) -> Row:
     recipe = _stretched(row.recipe, int(steps // members), n, row.started)
     each = steps_of(recipe, n, row.started)
     over = " (the least it can do: more than the budget)" if members * each > steps else ""
-    told = f"{members} member{'s' * (members > 1)} of {each:,} steps{over}"
-    return row._replace(recipe=recipe, members=members, told=told)
+    summary = f"{members} member{'s' * (members > 1)} of {each:,} steps{over}"
+    return row._replace(recipe=recipe, members=members, told=summary)
 
 
 def _spent(budget: Budget, row: Row, n: int, seconds: Callable[[Row], float]) -> Row:
@@ -111,7 +111,7 @@ def _spent(budget: Budget, row: Row, n: int, seconds: Callable[[Row], float]) ->
         steps = 2 * max(steps, total)
     (first, least), (last, most) = trials[0], trials[-1]
     slope = (most - least) / (last - first) if last > first else 0.0
-    rate = max(slope, 0.1 * most / last)  # seconds a step; two noisy numbers never say that steps are free
+    rate = max(slope, 0.1 * most / last)  # seconds per step; two noisy numbers never say that steps are free
     ahead = max(0.0, most - rate * last)  # what comes on top, such as a post-hoc method's own work
     return scaled(row, max(1.0, (budget.amount - ahead) / rate), n)
 
@@ -127,7 +127,7 @@ def _known(row: Row, known: dict[str, Any]) -> Row | None:
 
 
 def _stretched(recipe: Method, steps: int, n: int, started: bool) -> Method:
-    """The recipe at so many steps of one member, or as few as it can; what it starts from in proportion."""
+    """The recipe at this many steps of one member, or as few as it can; what it starts from in proportion."""
     own, base = plan_of(recipe, n).steps, None if started else base_of(recipe)
     if base is None:
         return _alone(recipe, steps, n)
@@ -136,7 +136,7 @@ def _stretched(recipe: Method, steps: int, n: int, started: bool) -> Method:
 
 
 def _alone(recipe: Method, steps: int, n: int) -> Method:
-    """The recipe's own part at so many steps."""
+    """The recipe's own part at this many steps."""
     planned = plan_of(recipe, n)
     names = {f.name for f in fields(recipe)}
     if not planned.steps:

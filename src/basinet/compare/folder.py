@@ -1,8 +1,8 @@
-"""The run folder: what was planned, a record a row and seed, arrays an example, the test part, the pool of members.
+"""The run folder: what was planned, a record per row and seed, arrays per example, the test part, the pool of members.
 
     run.json        what is compared, on what, and whether all of it is there
-    records.jsonl   one line a (label, seed)
-    arrays/*.npz    one file a record: numbers an example
+    records.jsonl   one line per label and seed
+    arrays/*.npz    one file per record: numbers per example
     test.npz        targets and inputs of the test part
     pool/           members, shared by all rows
 
@@ -111,7 +111,7 @@ class RunFolder:
     ) -> list[dict[str, Any]]:
         """The records that still hold; what was changed since the others is said, and that some are damaged."""
         planned = {row.label: row for row in rows}
-        found: dict[tuple[str, int], dict[str, Any]] = {}
+        newest: dict[tuple[str, int], dict[str, Any]] = {}
         reasons: Counter[str] = Counter({"damage": damaged} if damaged else {})
         other = _other_network(before, self.about)
         for record in old:
@@ -119,10 +119,10 @@ class RunFolder:
             if reason:
                 reasons[reason] += 1
             else:
-                found[record["method"], record["seed"]] = record
+                newest[record["method"], record["seed"]] = record
         for reason, count in reasons.items():
             say(f"{self.path}: {count} record{'s are' if count > 1 else ' is'} of {reason}: not used")
-        return list(found.values())
+        return list(newest.values())
 
     def _unfit(self, record: Any, planned: dict[str, Row], before: dict[str, Any] | None) -> str:
         """Why a record cannot be used; empty where it can."""
@@ -139,8 +139,8 @@ class RunFolder:
         row = planned.get(record["method"])
         if row is None and before is not None and _text(before) != _text(self.about):
             return "another budget"
-        asked = [record["recipe"], record["asked"], record["tempered"]]
-        if row is not None and asked != [describe(row.recipe), row.members, row.tempered]:
+        asked = [record["recipe"], record["asked"], record["tempered"], record.get("crossed", False)]
+        if row is not None and asked != [describe(row.recipe), row.members, row.tempered, row.crossed]:
             return "another recipe, or another number of members"
         path = self.path / record["arrays"]
         if not path.is_file():
@@ -174,14 +174,14 @@ def read_run(path: Path) -> dict[str, Any] | None:
     if not file.is_file():
         raise FileError(file, "expected the file of a run, got something else: give another --out")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        number = int(found["format"])
+        content = json.loads(file.read_text(encoding="utf-8"))
+        number = int(content["format"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
         raise FileError(file, f"it is damaged, or not the file of a run ({error}): give another --out") from error
     if number != FORMAT:
         newer = "a newer basinet than this one: upgrade basinet" if number > FORMAT else "no basinet we know"
         raise FileError(file, f"it has format {number}, of {newer}, or give another --out")
-    return found
+    return content
 
 
 def versions() -> dict[str, str]:

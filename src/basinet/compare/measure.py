@@ -1,4 +1,4 @@
-"""What one posterior is worth on a test part: scores, arrays an example, scores against the number of members.
+"""What one posterior is worth on a test part: scores, arrays per example, scores against the number of members.
 
 Everything comes from one pass of predictions in chunks, so that memory grows neither with members nor with classes.
 """
@@ -101,26 +101,26 @@ def _measured(chunks_of: Chunks, members: int, splits: Splits, unit: Unit, seed:
 
 def _outside(chunks: Iterator[Chunk], sizes: Sizes, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
     """The uncertainty of each input that is out of distribution, and what of it is about the weights."""
-    found, about_weights = [], []
+    totals, about_weights = [], []
     for predictive, _, _ in chunks:
-        found.append(_float(unit.power(_total(predictive), 2)))
+        totals.append(_float(unit.power(_total(predictive), 2)))
         about_weights.append(unit.sd**2 * doubt_of(predictive)["epistemic"])
         sizes.add_outside(predictive)
-    return np.concatenate(found), np.concatenate(about_weights)
+    return np.concatenate(totals), np.concatenate(about_weights)
 
 
 def _arrays(predictive: Predictive, targets: Tensor, mask: Tensor | None, n: int, unit: Unit) -> dict[str, np.ndarray]:
-    """One number an example of the chunk, in units of the target; means over the elements of a target."""
+    """One number per example of the chunk, in units of the target; means over the elements of a target."""
     targets = targets.to(predictive.outputs.device)
     total = unit.power(_total(predictive), 2)
-    found = {"log_prob": _float(predictive.log_prob(targets, mask) - math.log(unit.sd))}
+    arrays = {"log_prob": _float(predictive.log_prob(targets, mask) - math.log(unit.sd))}
     for name in predictive.parts:
-        found[name] = _float(unit.power(_each(getattr(predictive, name)), 2))
-    found |= {"total": _float(total), "test_uncertainty": _float(total)}
+        arrays[name] = _float(unit.power(_each(getattr(predictive, name)), 2))
+    arrays |= {"total": _float(total), "test_uncertainty": _float(total)}
     if isinstance(predictive, ClassPredictive):
-        return found | _of_classes(predictive.probs, targets, n)
+        return arrays | _of_classes(predictive.probs, targets, n)
     if isinstance(predictive, LabelPredictive):
-        return found | _of_labels(predictive.probs, targets, n)
+        return arrays | _of_labels(predictive.probs, targets, n)
     assert isinstance(predictive, NumberPredictive)
     y = predictive.aligned(targets)
     low, high = predictive.interval(LEVEL)
@@ -132,26 +132,26 @@ def _arrays(predictive: Predictive, targets: Tensor, mask: Tensor | None, n: int
         "pit": predictive.cdf(y),
         "crps": unit.power(crps(predictive, y), 1),
     }
-    return found | {name: _float(x.reshape(len(x), -1).squeeze(1)) for name, x in numbers.items()}
+    return arrays | {name: _float(x.reshape(len(x), -1).squeeze(1)) for name, x in numbers.items()}
 
 
 def _of_classes(probs: Tensor, targets: Tensor, n: int) -> dict[str, np.ndarray]:
     best, top = probs.max(-1)
-    found = {"confidence": _float(_each(best)), "correct": _flags(top == targets)}
-    if probs.dim() > 2:  # a field of classes an example
-        return found
+    arrays = {"confidence": _float(_each(best)), "correct": _flags(top == targets)}
+    if probs.dim() > 2:  # a field of classes per example
+        return arrays
     if n * probs.shape[-1] <= TABLE:
-        return found | {"probs": _float(probs)}
+        return arrays | {"probs": _float(probs)}
     largest, classes = probs.topk(min(TOP, probs.shape[-1]), -1)
-    return found | {"top_probs": _float(largest), "top_classes": classes.to(torch.int32).cpu().numpy()}
+    return arrays | {"top_probs": _float(largest), "top_classes": classes.to(torch.int32).cpu().numpy()}
 
 
 def _of_labels(probs: Tensor, targets: Tensor, n: int) -> dict[str, np.ndarray]:
     """Confidence is that of the labels together, as if they were independent; correct, that all of them are right."""
     right = (probs > 0.5) == targets.reshape(probs.shape).bool()
     together = torch.maximum(probs, 1 - probs).reshape(len(probs), -1).prod(1)
-    found = {"confidence": _float(together), "correct": _flags(right)}
-    return found | ({"probs": _float(probs.reshape(len(probs), -1))} if n * probs[0].numel() <= TABLE else {})
+    arrays = {"confidence": _float(together), "correct": _flags(right)}
+    return arrays | ({"probs": _float(probs.reshape(len(probs), -1))} if n * probs[0].numel() <= TABLE else {})
 
 
 def _total(predictive: Predictive) -> Tensor:

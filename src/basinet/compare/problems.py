@@ -12,16 +12,17 @@ import torch
 
 from ..checkpoints import read_weights
 from ..core.tree import Point, leaves, stack
-from ..data import Data, Encoder
+from ..data import Data
 from ..data.datasets import Splits
-from ..data.doubts import leaks
-from ..defaults import Maker, candidates_for
+from ..defaults import Design, Maker, candidates_for
 from ..families import Delta
 from ..posterior import Part, Posterior, member_of
 from ..problem import Problem
 from ..problem.likelihoods import ClassLikelihood, LabelLikelihood, Likelihood
 from ..problem.priors import Prior
 from ..problem.spread import set_noise
+from ..tables import Encoder
+from ..tables.doubts import leaks
 from .units import Unit
 
 BYTES = 20 * 2**20  # of the inputs in test.npz
@@ -36,22 +37,17 @@ def default_problem(
     hidden: Sequence[int] | None = None,
 ) -> Problem:
     """A network, likelihood and prior that fit the data: those of `defaults`, but for what is given."""
-    return default_problems(splits, make, likelihood, prior, hidden)[0]
+    return default_problems(splits, Design(make, likelihood, prior, hidden))[0]
 
 
-def default_problems(
-    splits: Splits,
-    make: Maker | None = None,
-    likelihood: Likelihood | None = None,
-    prior: Prior | None = None,
-    hidden: Sequence[int] | None = None,
-) -> tuple[Problem, ...]:
+def default_problems(splits: Splits, design: Design = Design()) -> tuple[Problem, ...]:  # noqa: B008  # it cannot change
     """That, and what validation may prefer to it."""
     first = leaves(splits.train.inputs)
     if len(first) != 1:
         raise ValueError(f"expected inputs of one tensor for the built-in network, got {len(first)}: pass a problem")
     outputs = splits.classes or splits.train.targets[0].numel()
-    return candidates_for(first[0], outputs, splits.kind, make, likelihood, prior, hidden)
+    zero = -splits.target_mean / splits.target_sd
+    return candidates_for(first[0], outputs, splits.kind, design, targets=splits.train.targets, zero=zero)
 
 
 def kind_of(problem: Problem) -> str:
@@ -113,9 +109,9 @@ def test_arrays(splits: Splits, encoder: Encoder | None) -> dict[str, np.ndarray
     targets = splits.test.targets.cpu()
     if splits.kind == "real":
         targets = unit.back(targets.double()).float()
-    found = {"targets": targets.reshape(len(targets), -1).squeeze(1).numpy() if targets.dim() > 1 else targets.numpy()}
+    arrays = {"targets": targets.reshape(len(targets), -1).squeeze(1).numpy() if targets.dim() > 1 else targets.numpy()}
     if about["kind"] == "other":
-        return found | {"n_inputs": np.array(0)}
+        return arrays | {"n_inputs": np.array(0)}
     x = leaves(splits.test.inputs)[0].cpu()
     if about["kind"] == "images":
         x = x.movedim(1, -1) if x.dim() == 4 and x.shape[1] == 3 else x
@@ -124,13 +120,13 @@ def test_arrays(splits: Splits, encoder: Encoder | None) -> dict[str, np.ndarray
     else:
         inputs = x.float().numpy() if encoder is None else encoder.cells(x)
     n = min(len(inputs), max(1, BYTES // max(1, inputs[0].nbytes)))
-    return found | {"inputs": inputs[:n], "n_inputs": np.array(n)}
+    return arrays | {"inputs": inputs[:n], "n_inputs": np.array(n)}
 
 
 def suspicions(splits: Splits) -> list[str]:
     """What a person should look at before believing any score: few test examples, inputs that know the target."""
     n = splits.test.n
-    few = [f"{n} test example{'s' * (n > 1)} can tell hardly anything: scores are mostly chance"] if n < FEW else []
+    few = [f"{n} test example{'s' * (n > 1)} say very little: scores are mostly chance"] if n < FEW else []
     return few + _leaks(splits)
 
 

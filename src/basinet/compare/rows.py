@@ -1,4 +1,4 @@
-"""Which rows a comparison has: what was asked for, or as much of what all methods offer as takes a bearable time."""
+"""Which rows a comparison has: what was asked for, or the methods that most people choose between."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ..methods import discover
 from ..methods.map import MAP
 from .references import MARK, NAMES
 
-ENOUGH = 80  # trainings of one network, by default: rows that do not fit into them have to be asked for
 MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
 GIVEN = "given network"  # the label of weights that were trained elsewhere
 TEMPERED = "tempered"  # the word before the label of a row whose predictions have a temperature, tuned on validation
+CROSSED = "crossed"  # the word before that of an ensemble whose members have validation rows of their own, and which is
+# tempered by them
 TEMPERABLE = ("classes", "labels", "real")  # kinds of targets whose predictions can have one
 
 Asked = str | Method | Entry
 
 
 class Row(NamedTuple):
-    """A row of the table: a recipe, so many members of it, and whether it starts from weights that were given."""
+    """A row of the table: a recipe, how many members of it, and whether it starts from weights that were given."""
 
     label: str
     recipe: Method | None  # None: the given weights as they are, or a reference
@@ -30,6 +31,7 @@ class Row(NamedTuple):
     started: bool = False
     told: str = ""  # how the budget was spent on it
     tempered: bool = False  # whether its predictions get a temperature, or a factor on their spread
+    crossed: bool = False  # whether each member leaves out validation rows of its own
     reference: str = ""  # the name of what is no posterior: constant, linear or boosting
 
 
@@ -43,15 +45,14 @@ class Chosen(NamedTuple):
 def choose(
     asked: str | Sequence[Asked] | None,
     members: int | None,
-    n: int,
     started: bool,
     kind: str = "classes",
     references: Sequence[str] = (),
 ) -> Chosen:
-    """The rows of a comparison on n training examples, whose targets are of a `kind`: classes, labels, real or counts.
+    """The rows of a comparison, whose targets are of a `kind`: classes, labels, real or counts.
 
-    `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for all rows
-    but those that take long, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given
+    `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for those
+    of the usual methods, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given
     weights (`started`), methods that begin at trained weights take those, and rows that train networks of their own
     have to be asked for. Where predictions can be tempered, one network and the ensemble of them also come with a
     temperature, of real targets a factor on the spread; "tempered" before a name asks for that of any row.
@@ -66,20 +67,19 @@ def choose(
         if started:
             rows, lines = _without_training(rows)
         if not wanted:
-            rows, left = _affordable(rows, n)
-            lines += [_told(left)] if left else []
+            rows = [row for row in rows if row.recipe is not None and _is_usual(type(row.recipe))]
         rows = [*rows, *(_reference(name) for name in references if not started)]
     else:
         rows = [row for one in wanted for row in _asked(one, offered, members, started, kind)]
-        lines = [f"{row.label}: trains networks of its own, beside the given one" for row in rows if _trains(row)]
+        lines = [f"{row.label}: trains its own networks, besides the given one" for row in rows if _trains(row)]
         lines = lines if started else []
     if started:
         rows = [*_offered(Row(GIVEN, None, 1, True), "" if wanted else kind), *rows]
-    found: dict[str, Row] = {}
+    chosen: dict[str, Row] = {}
     for row in rows:
-        if found.setdefault(row.label, row) != row:
+        if chosen.setdefault(row.label, row) != row:
             raise ValueError(f"expected a label of its own for each row, got {row.label!r} for two: name them apart")
-    return Chosen(list(found.values()), lines)
+    return Chosen(list(chosen.values()), lines)
 
 
 def base_of(recipe: Method) -> Method | None:
@@ -119,9 +119,11 @@ def _is_count(value: Any) -> bool:
 
 def _offered(row: Row, kind: str) -> list[Row]:
     """A row, and the same with a temperature where that is the plain recipe: one network, the ensemble, given
-    weights."""
+    weights; of real targets the ensemble with validation rows for each member, too."""
     plain = row.recipe is None or type(row.recipe) is MAP
-    return [row, *([_tempered(row)] if plain and kind in TEMPERABLE else [])]
+    if not plain or kind not in TEMPERABLE:
+        return [row]
+    return [row, _tempered(row), *([_crossed(row)] if kind == "real" and row.members > 1 else [])]
 
 
 def _reference(name: str) -> Row:
@@ -130,6 +132,10 @@ def _reference(name: str) -> Row:
 
 def _tempered(row: Row) -> Row:
     return row._replace(label=f"{TEMPERED} {row.label}", tempered=True)
+
+
+def _crossed(row: Row) -> Row:
+    return row._replace(label=f"{CROSSED} {row.label}", tempered=True, crossed=True)
 
 
 def _sized(entry: Entry, members: int | None) -> Entry:
@@ -147,7 +153,7 @@ def _trains(row: Row) -> bool:
 
 def _without_training(rows: list[Row]) -> tuple[list[Row], list[str]]:
     left = [row.label for row in rows if _trains(row)]
-    lines = [f"left out, since they would train networks from scratch (--methods NAME asks for one): {_list(left)}"]
+    lines = [f"left out, since they would train networks from scratch (--methods NAME adds one): {_list(left)}"]
     return [row for row in rows if not _trains(row)], lines if left else []
 
 
@@ -164,6 +170,8 @@ def _asked(
         if started and of.lower() == GIVEN:
             return [_tempered(Row(GIVEN, None, 1, True))]
         return [_tempered(row) for row in _asked(of, offered, members, started)]
+    if isinstance(one, str) and one.lower().partition(" ")[0] == CROSSED:
+        return _asked_crossed(one, offered, members, kind)
     if isinstance(one, Entry):
         return [_row(one, started)]
     if isinstance(one, Method):
@@ -182,44 +190,19 @@ def _asked(
     raise ValueError(f"unknown method {one!r}.{did_you_mean(one, [*offered, *labels, *NAMES])}")
 
 
-def _affordable(rows: list[Row], n: int) -> tuple[list[Row], list[str]]:
-    """The rows whose steps add up to ENOUGH trainings of one network: the first of every method, then whichever adds
-    the fewest steps. Networks that several rows use count once."""
-    left, known, kept = ENOUGH * steps_of(MAP(), n), dict[Method, int](), set[str]()
-
-    def cost(row: Row) -> int:
-        return sum(steps * max(0, row.members - known.get(recipe, 0)) for recipe, steps in _trained(row, n))
-
-    firsts = {type(row.recipe): row.label for row in reversed(rows)}
-    waiting = sorted(rows, key=lambda row: row.label != firsts[type(row.recipe)])
-    while waiting:
-        first = waiting[0].label == firsts[type(waiting[0].recipe)]
-        row = waiting[0] if first else min(waiting, key=cost)
-        waiting.remove(row)
-        if cost(row) <= left and not _is_chain(row, n):
-            left -= cost(row)
-            known |= {recipe: max(row.members, known.get(recipe, 0)) for recipe, _ in _trained(row, n)}
-            kept.add(row.label)
-    return [row for row in rows if row.label in kept], [row.label for row in rows if row.label not in kept]
+def _asked_crossed(one: str, offered: dict[str, list[Entry]], members: int | None, kind: str) -> list[Row]:
+    if kind != "real":
+        raise ValueError(f"{one!r}: validation rows for each member are for real targets, not for {kind}: leave it out")
+    rows = _asked(one.partition(" ")[2].strip() or "deep ensemble", offered, members, started=False)
+    if any(row.recipe is None or base_of(row.recipe) is not None for row in rows):
+        raise ValueError(f"{one!r}: expected what trains its own networks, such as 'crossed deep ensemble'")
+    return [_crossed(row) for row in rows]
 
 
-def _is_chain(row: Row, n: int) -> bool:
-    """Whether it samples with full batches, which takes longer than its steps say: such rows have to be asked for."""
-    return row.recipe is not None and row.recipe.coupled and plan_of(row.recipe, n).bank > 0
-
-
-def _trained(row: Row, n: int) -> list[tuple[Method, int]]:
-    """The recipes that a row runs, each with its own steps a member."""
-    found: list[tuple[Method, int]] = []
-    recipe = row.recipe
-    while recipe is not None:
-        found.append((recipe, plan_of(recipe, n).steps))
-        recipe = None if row.started else base_of(recipe)
-    return found
-
-
-def _told(left: list[str]) -> str:
-    return f"left out, to take no longer than {ENOUGH} trainings of one network (--methods all has them): {_list(left)}"
+def _is_usual(method: type[Method]) -> bool:
+    """Whether a method is one that most people choose between, or one that the user offers. What is usual of a method
+    need not be of another that derives from it."""
+    return bool(vars(method).get("usual", False)) or method.offered
 
 
 def _list(labels: Iterable[str]) -> str:

@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data import Encoder
+from ..calibrate.temper import temper
+from ..core.waiting import in_order, in_turn, result_of
 from ..data.datasets import Splits
-from ..ended import training_of
+from ..defaults import said
 from ..engine import Engine, Method
-from ..engine.method import plan_of
+from ..engine.workers import WorkerLost
 from ..families import Delta
-from ..fit import fit
 from ..methods.map import MAP
-from ..pilot import pilot
+from ..pilot import pilot, with_step_of
 from ..pool import FileError, Pool, behaviour, describe, fingerprint
 from ..pool.arrays import write_arrays
 from ..posterior import Posterior
 from ..problem import Problem
 from ..saving import describe_problem
-from ..temper import temper
+from ..tables import Encoder
 from .budget import Budget, record, spent
+from .chains import of_chains
+from .fitted import fitted, parts_of
 from .folder import RunFolder, read_run
 from .measure import Measured, measure, measure_function
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
 from .references import fit_reference
-from .rows import Row, base_of, plan_steps
+from .rows import Row, plan_steps
 from .sets import looks_at_val, sets, validation, why_none
 from .shift import Shift
+from .turns import Turn, Turns
 from .units import unit_in
 
 Say = Callable[[str], None]
+AT_ONCE = 32  # rows that are under way at the same time on a cluster
 POINTS, SHOWN = 200, 10  # of a curve in a record, and members that have one there
 
 
@@ -51,6 +55,12 @@ class Setting(NamedTuple):
     command: tuple[str, ...] = ()
     shift: Shift | None = None  # corruptions of the test part, where they were asked for
     candidates: tuple[Problem, ...] = ()  # what validation chooses the problem from, where there are several
+    chosen: str = ""  # among them, with the scores that it was chosen by
+
+    @property
+    def spread(self) -> bool:
+        """Whether members train on a cluster."""
+        return self.engine is not None and self.engine.executor is not None
 
     def about(self) -> dict[str, Any]:
         """What run.json says of it."""
@@ -71,6 +81,7 @@ class Setting(NamedTuple):
             "computes": self.computes(),
             "parameters": parameters_of(self.problem),
             "warnings": [*self.warnings],
+            "chosen": self.chosen,
             "inputs": about_inputs(splits, encoder),
         }
 
@@ -96,8 +107,8 @@ def records_of(
 ) -> Iterator[dict[str, Any]]:
     """Fits and scores each row for each seed, and yields its record, which is also in `out`.
 
-    Members are kept in `out/pool`: rows that use the same networks train them once, and a run that was stopped goes on
-    where it was. A row that fails is said and left out; where all fail, the first error is raised.
+    Members are kept in `out/pool`: rows that use the same networks train them once, and a run that was stopped
+    resumes where it was. A row that fails is reported and left out; where all fail, the first error is raised.
     """
     read_run(out)  # of this version, and below of this problem, or nothing is written
     try:
@@ -106,36 +117,57 @@ def records_of(
         raise ValueError(f"{error} Here: another --out") from error
     folder = RunFolder(out, setting.about(), setting.identity(), rows, setting.seeds, say)
     write_arrays(out / "test.npz", test_arrays(setting.splits, setting.encoder))
+    runs = [(row, seed) for row in rows for seed in setting.seeds]
+    turns, failed = Turns(runs), dict[str, int]()  # the run at which a row failed
     errors: list[Exception] = []
+
+    def one(number: int) -> Generator[tuple[int, dict[str, Any] | None] | None, None, None]:
+        """A run: its record, or None where there is none; None while it waits for other machines."""
+        row, seed = runs[number]
+        entry = None
+        try:
+            if row.label not in failed:
+                entry = yield from _record(setting, row, seed, folder, turns.of(number), say)
+        except (ValueError, FloatingPointError, WorkerLost) as error:
+            say(f"{row.label} is left out: {error}")
+            folder.fail(row.label, str(error))
+            errors.append(error)
+            failed[row.label] = min(number, failed.get(row.label, number))
+        finally:
+            turns.of(number).leave()
+        yield number, entry
+
+    at_once = AT_ONCE if setting.spread else 1
     done = 0
-    for row in rows:
-        for seed in setting.seeds:
-            try:
-                known = folder.known.get((row.label, seed))
-                if known is None:
-                    repeat = f", seed {seed}" if len(setting.seeds) > 1 else ""
-                    say(f"{row.label}: {row.members} x {_name(row)}{repeat}{row.told and '; ' + row.told}")
-                    known = folder.add(*_measured(setting, row, seed, out / "pool"))
-                else:
-                    say(f"{row.label}: in {out} already, seed {seed}")
-            except (ValueError, FloatingPointError) as error:
-                say(f"{row.label} is left out: {error}")
-                folder.fail(row.label, str(error))
-                errors.append(error)
-                break
+    for number, entry in in_order(in_turn([one(number) for number in range(len(runs))], at_once)):
+        if entry is not None and number < failed.get(entry["method"], len(runs)):
             done += 1
-            yield known
+            yield entry
     if not done and errors:
         raise errors[0]
     folder.finish()
 
 
-def piloted(setting: Setting, rows: Sequence[Row], out: Path, say: Say) -> Setting:
-    """The setting with the problem that validation chooses among its candidates, and a line that says so."""
+def _record(
+    setting: Setting, row: Row, seed: int, folder: RunFolder, turn: Turn, say: Say
+) -> Generator[None, None, dict[str, Any]]:
+    """The record of a row for one seed: that of the folder, or a new one in it."""
+    known = folder.known.get((row.label, seed))
+    if known is not None:
+        say(f"{row.label}: already in {folder.path}, seed {seed}")
+        return known
+    repeat = f", seed {seed}" if len(setting.seeds) > 1 else ""
+    say(f"{row.label}: {row.members} x {_name(row)}{repeat}{row.told and '; ' + row.told}")
+    return folder.add(*(yield from _measured(setting, row, seed, folder.path / "pool", turn)))
+
+
+def piloted(setting: Setting, rows: list[Row], out: Path, say: Say) -> tuple[Setting, list[Row]]:
+    """The setting with the problem that validation chooses among its candidates, and a line that says so; the rows
+    with the step size that it chooses."""
     if len(setting.candidates) < 2:
-        return setting
+        return setting, rows
     splits, plain = setting.splits, [row.recipe for row in rows if isinstance(row.recipe, MAP)]
-    problem, line = pilot(
+    problem, tried, line = pilot(
         setting.candidates,
         splits.train,
         validation(splits)[0],
@@ -146,7 +178,9 @@ def piloted(setting: Setting, rows: Sequence[Row], out: Path, say: Say) -> Setti
     )
     if line:
         say(line)
-    return setting._replace(problem=problem, candidates=(), warnings=(*setting.warnings, *([line] if line else [])))
+    say(said(problem))
+    rows = [row if row.recipe is None else row._replace(recipe=with_step_of(row.recipe, tried)) for row in rows]
+    return setting._replace(problem=problem, candidates=(), chosen=line), rows
 
 
 def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Say) -> tuple[Setting, list[Row]]:
@@ -157,7 +191,7 @@ def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Sa
 
     def seconds(row: Row) -> float:
         began = time.perf_counter()
-        _fitted(quiet, row.recipe, row, setting.seeds[0], None)
+        result_of(fitted(quiet, row.recipe, row, setting.seeds[0], None, Turns([(row, setting.seeds[0])]).of(0)))
         return time.perf_counter() - began
 
     before = read_run(out)
@@ -166,50 +200,55 @@ def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Sa
     return setting._replace(budget=record(budget, rows, done)), done
 
 
-def _measured(setting: Setting, row: Row, seed: int, pool: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _measured(
+    setting: Setting, row: Row, seed: int, pool: Path, turn: Turn
+) -> Generator[None, None, tuple[dict[str, Any], dict[str, Any]]]:
     """A row's record and arrays, for one seed."""
     splits, n = setting.splits, setting.splits.train.n
     if row.reference:
         return _referred(setting, row, seed)
     began = time.perf_counter()
-    fitted = _fitted(setting, row.recipe, row, seed, pool)
-    posterior, tempering = fitted.posterior, 0.0
+    trained = yield from fitted(setting, row.recipe, row, seed, pool, turn)
+    posterior, tempering = trained.posterior, 0.0
+    own = trained.own if setting.spread else time.perf_counter() - began  # on a cluster other rows take time meanwhile
     if row.tempered:
-        trained = time.perf_counter()
-        posterior = temper(posterior, validation(splits)[0], seed=seed)
-        tempering = time.perf_counter() - trained
-    own = time.perf_counter() - began
+        began = time.perf_counter()
+        posterior = temper(posterior, parts_of(row, splits, seed)[1], seed=seed)
+        tempering = time.perf_counter() - began
     began = time.perf_counter()
-    found = measure(posterior, splits, unit_of(splits), seed, setting.shift)
-    made = {
+    measured = measure(posterior, splits, unit_of(splits), seed, setting.shift)
+    content = {
         "data": splits.name,
         "method": row.label,
         "recipe": describe(row.recipe),
         "members": len(posterior),
         "asked": row.members,
         "tempered": row.tempered,
+        "crossed": row.crossed,
         **_temperature(posterior),
         "seed": seed,
         "n_train": n,
         "n_test": splits.test.n,
-        "scores": found.scores,
-        "fit_seconds": fitted.seconds + tempering,
-        "own_seconds": own,
+        "scores": measured.scores,
+        "fit_seconds": trained.seconds + tempering,
+        "own_seconds": own + tempering,
         "score_seconds": time.perf_counter() - began,
-        "predict_seconds": found.seconds,
+        "predict_seconds": measured.seconds,
         "steps": len(posterior) * plan_steps(row, n),
-        "draws": found.draws,
-        "size_curve": found.curve,
+        "draws": measured.draws,
+        "size_curve": measured.curve,
         "spread": spread_of(posterior, row.recipe),
-        "training": fitted.training,
+        "training": trained.training,
         "curves": _thinned(posterior.parts[0].info.get("curves", {})),
     }
+    if (seen := of_chains(posterior, splits.train)) is not None:
+        content["chains"] = seen
     kept = validation(splits)[1]
     looked = kept is None and (row.tempered or looks_at_val(row.recipe, row.started))
     calibrating = splits if kept is None else replace(splits, val=kept)
     unset = why_none(looked, posterior, calibrating)
-    made |= {"unset": unset} if unset else {"sets": sets(posterior, calibrating, unit_of(splits))}
-    return made | _elsewhere(found) | ({"told": row.told} if row.told else {}), found.arrays
+    content |= {"unset": unset} if unset else {"sets": sets(posterior, calibrating, unit_of(splits))}
+    return content | _elsewhere(measured) | ({"told": row.told} if row.told else {}), measured.arrays
 
 
 def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -218,8 +257,8 @@ def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], di
     began = time.perf_counter()
     predict = fit_reference(row.reference, splits, kind_of(setting.problem), seed)
     seconds = time.perf_counter() - began
-    found = measure_function(predict, splits, unit_of(splits), seed, setting.shift)
-    made = {
+    measured = measure_function(predict, splits, unit_of(splits), seed, setting.shift)
+    content = {
         "data": splits.name,
         "method": row.label,
         "recipe": None,
@@ -230,63 +269,26 @@ def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], di
         "seed": seed,
         "n_train": splits.train.n,
         "n_test": splits.test.n,
-        "scores": found.scores,
+        "scores": measured.scores,
         "fit_seconds": seconds,
         "own_seconds": seconds,
-        "predict_seconds": found.seconds,
+        "predict_seconds": measured.seconds,
         "steps": 0,
         "draws": 0,
         "unset": "it is no posterior",
     }
-    return made | _elsewhere(found), found.arrays
+    return content | _elsewhere(measured), measured.arrays
 
 
-def _elsewhere(found: Measured) -> dict[str, Any]:
+def _elsewhere(measured: Measured) -> dict[str, Any]:
     """What a record says of other inputs and of corrupted ones."""
-    return {name: value for name, value in (("ood", found.ood), ("shift", found.shift)) if value is not None}
-
-
-class _Fitted(NamedTuple):
-    posterior: Posterior
-    seconds: float  # that its members took, whenever that was
-    training: dict[str, Any] | None  # whether it had ended: of what it starts from, where it starts from something
-
-
-def _fitted(setting: Setting, recipe: Method | None, row: Row, seed: int, pool: Path | None) -> _Fitted:
-    """The posterior of a row. What it starts from comes first, and is found in the pool by every other row that starts
-    there."""
-    splits = setting.splits
-    if recipe is None:
-        assert setting.start is not None
-        return _Fitted(setting.start, 0.0, None)
-    base, start, before, members = base_of(recipe), None, None, row.members
-    if base is not None and row.started:
-        start = setting.start
-    elif base is not None:
-        before = _fitted(setting, base, row, seed, pool)
-        start, members = before.posterior, len(before.posterior)
-    posterior = fit(
-        recipe,
-        setting.problem,
-        splits.train,
-        val=validation(splits)[0],
-        members=members,
-        seed=seed,
-        start=start,
-        pool=pool,
-        engine=setting.engine,
-    )
-    seconds = sum(part.info["seconds"] for part in posterior.parts)
-    if before is not None:
-        return _Fitted(posterior, before.seconds + seconds, before.training)
-    curves, steps = posterior.parts[0].info.get("curves", {}), plan_of(recipe, splits.train.n).steps
-    return _Fitted(posterior, seconds, None if row.started else training_of(curves, recipe, steps))
+    return {name: value for name, value in (("ood", measured.ood), ("shift", measured.shift)) if value is not None}
 
 
 def _temperature(posterior: Posterior) -> dict[str, Any]:
     """What its predictions were tempered with: one number for each member, or one for all."""
-    found = posterior.temperature
-    return {} if found is None else {"temperature": found.values.flatten().tolist()}
+    temperature = posterior.temperature
+    return {} if temperature is None else {"temperature": temperature.values.flatten().tolist()}
 
 
 def spread_of(posterior: Posterior, recipe: Method | None) -> str:

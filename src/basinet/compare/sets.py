@@ -1,5 +1,6 @@
-"""Conformal sets of a posterior, calibrated on the validation part: how often they hold the truth of the test part, and
-how large they are. A posterior whose method looked at the validation part has none: the promise would not hold."""
+"""Conformal sets of a posterior, calibrated on the validation part: how often they contain the truth of the test
+part, and how large they are. A posterior whose method used the validation part has none, since
+the promise would not hold."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..conformal import conformal, kinds_of
+from ..calibrate.conformal import conformal, kinds_of
+from ..calibrate.conformal_sets import OF_CLASSES, needed, promised
 from ..data import Data
 from ..data.datasets import Splits
 from ..engine import Method
 from ..engine.method import chooses_by_val
 from ..posterior import Posterior
 from ..predict import ClassPredictive, NumberPredictive, Predictive
-from ..predict.conformal import OF_CLASSES, needed, promised
 from .rows import base_of
 from .units import Unit
 
@@ -39,16 +40,16 @@ def why_none(looked: bool, posterior: Posterior, splits: Splits) -> str:
 
 
 def sets(posterior: Posterior, splits: Splits, unit: Unit) -> list[dict[str, Any]]:
-    """One entry a kind: coverage with a 95 % interval (of calibration and test examples together), and mean size."""
+    """One entry per kind: coverage with a 95 % interval (of calibration and test examples together), and mean size."""
     val, test = splits.val, splits.test
-    found = []
+    entries = []
     for kind in kinds_of(posterior):
-        found.append(held_by(conformal(posterior, val, kind, LEVEL), test, unit))
-    return found
+        entries.append(held_by(conformal(posterior, val, kind, LEVEL), test, unit))
+    return entries
 
 
 def held_by(calibrated: Posterior, test: Data, unit: Unit) -> dict[str, Any]:
-    """How often the sets of a calibrated posterior hold the truth of test examples, and their mean size."""
+    """How often the sets of a calibrated posterior contain the truth of test examples, and their mean size."""
     rule = calibrated.conformal
     assert rule is not None
     held, sizes = [], []

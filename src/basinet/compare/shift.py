@@ -2,7 +2,7 @@
 
 Of each corruption and severity: the scores on corrupted test examples, whose targets are as they were, and the AUROC by
 which uncertainty tells them from the clean ones: by the whole of it (the entropy of classes and labels, the variance of
-numbers), and by its epistemic part alone.
+numbers), and only by its epistemic part.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from torch import Tensor
 from .. import metrics
 from ..core.nearest import did_you_mean
 from ..core.tree import leaves
-from ..data import Data, Encoder, datasets, read_table
-from ..data.corruptions import GROUPS, NAMES, ROW_NAMES, RowCorruption, corrupt
+from ..data import Data, datasets
+from ..data.corruptions import GROUPS, NAMES, corrupt
 from ..data.datasets import Splits
-from ..data.table import READ
 from ..predict import NumberPredictive, Predictive
 from ..scoring import pieces_of, summary_of
+from ..tables import Encoder, read_table
+from ..tables.corruption import ROW_NAMES, RowCorruption
+from ..tables.table import READ
 from .problems import about_inputs
 from .units import Unit
 
@@ -69,11 +71,11 @@ class Shift:
         """The examples under a corruption; kept for the next row, where they are few enough."""
         if (name, severity) in self.kept:
             return self.kept[name, severity]
-        made = Data(self.change(name, severity), self.test.targets, self.test.weights)
-        each = made.inputs.numel() * made.inputs.element_size()
+        corrupted = Data(self.change(name, severity), self.test.targets, self.test.weights)
+        each = corrupted.inputs.numel() * corrupted.inputs.element_size()
         if each * len(self.names) * len(SEVERITIES) <= KEPT:
-            self.kept[name, severity] = made
-        return made
+            self.kept[name, severity] = corrupted
+        return corrupted
 
     def measure(self, chunks_of: Chunks, unit: Unit, seed: int) -> dict[str, Any]:
         """The record of one row: scores and AUROC of each corruption and severity; severity 0 is the clean examples."""
@@ -82,8 +84,8 @@ class Shift:
         for name in self.names:
             for severity in SEVERITIES:
                 scores, after = _scored(chunks_of, self.data(name, severity), unit, seed)
-                found = {f"auroc_{part}": auroc_of(before[part], after[part]) for part in before}
-                rows.append({"corruption": name, "severity": severity, **scores, **found})
+                aurocs = {f"auroc_{part}": auroc_of(before[part], after[part]) for part in before}
+                rows.append({"corruption": name, "severity": severity, **scores, **aurocs})
         return {"n": self.test.n, "rows": rows}
 
 
@@ -123,26 +125,26 @@ def shift_legend(records: Sequence[dict[str, Any]]) -> str:
     names = dict.fromkeys(row["corruption"] for row in first["shift"]["rows"] if row["severity"])
     return (
         f"NLL and calibration of {first['shift']['n']:,} test examples as they are, then at severities 1 to 5 of "
-        f"corruption, means over {', '.join(names)}. AUROC: how well the {doubt}, or its epistemic part alone, tells "
-        "corrupted examples from clean ones, mean over severities; .5 is chance."
+        f"corruption, means over {', '.join(names)}. AUROC: how well the {doubt}, or only its epistemic part, "
+        "separates corrupted examples from clean ones, mean over severities; .5 is chance."
     )
 
 
 def _mean(entries: Sequence[dict[str, Any]], key: str, severities: Sequence[int]) -> float:
-    found = [e[key] for e in entries if e["severity"] in severities and e.get(key) is not None]
-    return float(np.mean(found)) if found else float("nan")
+    values = [e[key] for e in entries if e["severity"] in severities and e.get(key) is not None]
+    return float(np.mean(values)) if values else float("nan")
 
 
 def _names(asked: str | Sequence[str], known: Sequence[str], groups: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     words = [w.strip().lower() for w in (asked.split(",") if isinstance(asked, str) else asked)]
-    found: list[str] = []
+    chosen: list[str] = []
     for word in words:
         if word not in ("all", *groups, *known):
             raise ValueError(
                 f"expected --corrupt all, or names of corruptions, got {word!r}.{did_you_mean(word, [*groups, *known])}"
             )
-        found += known if word == "all" else groups.get(word, (word,))
-    return tuple(dict.fromkeys(found))
+        chosen += known if word == "all" else groups.get(word, (word,))
+    return tuple(dict.fromkeys(chosen))
 
 
 def _scored(chunks_of: Chunks, data: Data, unit: Unit, seed: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:

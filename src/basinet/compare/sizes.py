@@ -98,27 +98,27 @@ class Sizes:
 
     def _scores(self, table: dict[str, Tensor]) -> dict[str, Tensor]:
         """Each score of each subset, (K,)."""
-        found = {"nll": -table["log_prob"].double().mean(-1) + math.log(self.unit.sd)}
+        scores = {"nll": -table["log_prob"].double().mean(-1) + math.log(self.unit.sd)}
         if "square" in table:
-            found["rmse"] = self.unit.power(table["square"].double().mean(-1).sqrt(), 1)
+            scores["rmse"] = self.unit.power(table["square"].double().mean(-1).sqrt(), 1)
         else:
             confidence, right = (table[name].unflatten(-1, (-1, self.labels)) for name in ("confidence", "right"))
             each = [
                 calibration_gap(in_bins(confidence[..., k].contiguous(), right[..., k].to(confidence), BINS))
                 for k in range(self.labels)
             ]
-            found |= {
+            scores |= {
                 "brier": table["brier"].double().mean(-1),
                 "ece": torch.stack(each).mean(0).double(),
                 "accuracy": table["right"].double().mean(-1),
                 "auroc": torch.stack([_errors_found(c, r) for c, r in zip(table["confidence"], table["right"])]),
             }
         if "outside" in table:
-            found["ood_auroc"] = metrics.auroc(table["uncertainty"], table["outside"])
-        return found
+            scores["ood_auroc"] = metrics.auroc(table["uncertainty"], table["outside"])
+        return scores
 
     def _outcomes(self, predictive: ClassPredictive | LabelPredictive, targets: Tensor) -> None:
-        """Confidence, whether it is right, and the Brier score of each element of the targets; entropy an example."""
+        """Confidence, whether it is right, and the Brier score of each element of the targets; entropy per example."""
         parts: dict[str, list[Tensor]] = {"confidence": [], "right": [], "brier": [], "uncertainty": []}
         y = targets.reshape(len(targets), -1)  # (B, L)
         self.labels = y.shape[1]
@@ -137,8 +137,8 @@ class Sizes:
             parts["right"].append(right.flatten(1))
             parts["brier"].append(square.flatten(1))
             parts["uncertainty"].append(_entropy(predictive, p))
-        for name, found in parts.items():
-            self._put(name, torch.cat(found))
+        for name, pieces in parts.items():
+            self._put(name, torch.cat(pieces))
 
     def _probs(self, predictive: ClassPredictive | LabelPredictive) -> Iterator[Tensor]:
         """Probabilities of some subsets after others, (k, B, ...)."""
@@ -172,8 +172,8 @@ def _first(predictive: Predictive, n: int) -> Predictive:
 
 def _entropy(predictive: ClassPredictive | LabelPredictive, probs: Tensor) -> Tensor:
     """(k, B), the mean over elements of the entropy of probabilities (k, B, ...)."""
-    found = predictive.entropy_of(probs)
-    return found.reshape(*found.shape[:2], -1).mean(-1)
+    entropies = predictive.entropy_of(probs)
+    return entropies.reshape(*entropies.shape[:2], -1).mean(-1)
 
 
 def _errors_found(confidence: Tensor, right: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The numbers of a comparison as a person reads them: one row a method, means over seeds, differences, fronts."""
+"""The numbers of a comparison as a person reads them: one row per method, means over seeds, differences, fronts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..metrics import bootstrap_difference
 from ..pool.arrays import read_arrays
 from .frame import Frame
-from .rows import TEMPERED
+from .rows import CROSSED, TEMPERED
 from .shift import shifted_means
 
 LEVEL = 0.95  # of the intervals of differences
@@ -23,7 +23,7 @@ SEEDS = 3  # from which on a standard error over seeds is shown: two may be clos
 
 
 def summarise(records: Sequence[dict[str, Any]], folder: Path, against: str | None = None) -> Frame:
-    """One row a label: means of the scores over seeds, standard errors from three seeds on, and its NLL less that of
+    """One row per label: means of the scores over seeds, standard errors from three seeds on, and its NLL less that of
     the reference.
 
     The reference is the row of the lowest NLL, or the one named by `against`. Differences are paired: by example and,
@@ -46,7 +46,7 @@ def summarise(records: Sequence[dict[str, Any]], folder: Path, against: str | No
 
 
 def tidy(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a label and seed: who, the scores, the costs."""
+    """One row per label and seed: who, the scores, the costs."""
     plain = ("fit_seconds", "own_seconds", "predict_seconds", "steps", "draws")
     return [
         {name: r[name] for name in ("data", "method", "members", "seed", "n_train", "n_test")}
@@ -61,7 +61,7 @@ def tidy(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _means(records: list[dict[str, Any]]) -> dict[str, Any]:
     """Means over seeds; of scores the standard errors too, where there are several seeds."""
     first = records[0]
-    found: dict[str, Any] = {"members": first["members"], "seeds": len(records), "n": first["n_test"]}
+    averages: dict[str, Any] = {"members": first["members"], "seeds": len(records), "n": first["n_test"]}
     scores = {name: [r["scores"].get(name) for r in records] for name in first["scores"] if name != "n"}
     if "ood" in first:
         scores["ood_auroc"] = [r["ood"]["auroc"] for r in records]
@@ -70,12 +70,12 @@ def _means(records: list[dict[str, Any]]) -> dict[str, Any]:
         scores |= {name: [means.get(name) for means in each] for name in each[0]}
     for name, values in scores.items():
         x = np.array([math.nan if v is None else v for v in values], float)
-        found[name] = float(x.mean())
+        averages[name] = float(x.mean())
         if len(x) >= SEEDS:
-            found[f"{name}_se"] = float(x.std(ddof=1) / len(x) ** 0.5)
+            averages[f"{name}_se"] = float(x.std(ddof=1) / len(x) ** 0.5)
     for name in ("fit_seconds", "own_seconds", "predict_seconds", "steps", "draws"):
-        found[name] = float(np.mean([r[name] for r in records]))
-    return found
+        averages[name] = float(np.mean([r[name] for r in records]))
+    return averages
 
 
 def _reference(rows: Sequence[dict[str, Any]], against: str | None) -> str:
@@ -101,8 +101,8 @@ def _difference(own: dict[int, Tensor], reference: dict[int, Tensor]) -> dict[st
     first, second = (-torch.stack([x[seed] for seed in seeds]).double() for x in (own, reference))
     if first.shape[1] < FEWEST:
         return {"difference": float((first - second).mean()), "low": None, "high": None}
-    found = bootstrap_difference(first, second, LEVEL, runs=True)
-    return {"difference": float(found.difference), "low": float(found.low), "high": float(found.high)}
+    interval = bootstrap_difference(first, second, LEVEL, runs=True)
+    return {"difference": float(interval.difference), "low": float(interval.low), "high": float(interval.high)}
 
 
 def _on_front(point: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
@@ -155,29 +155,31 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
         "its bootstrap interval. "
     )
     costs = (
-        "Seconds: of all its members from scratch, and of predicting the test part; • marks the front of NLL against "
-        "them."
+        "Seconds: to train all members from scratch, and to predict the test part; • marks rows that no other beats "
+        "in both NLL and seconds."
     )
     if "brier" in first:
-        told = "NLL, Brier (summed over classes) and ECE (15 bins): lower is better. "
+        scores = "NLL, Brier (summed over classes) and ECE (15 bins): lower is better. "
         share = "Epistemic: the share of uncertainty that is about the weights. "
     else:
-        told = "NLL, RMSE and CRPS: lower is better; in 90%: the share of targets inside the 90% interval. "
+        scores = "NLL, RMSE and CRPS: lower is better; in 90%: the share of targets inside the 90% interval. "
         share = "Epistemic: the share of variance that is about the weights. "
     if "ood_auroc" in first:
         doubt = "entropy" if "brier" in first else "variance"
-        share += f"OOD: AUROC by which the {doubt} tells inputs from elsewhere from test examples. "
-    passes = "" if any("nll_se" in row for row in summary) else " Passes: of the network, for a prediction."
-    return told + share + pairs + costs + passes + _tempering(summary)
+        share += f"OOD: AUROC with which the {doubt} separates other inputs from test examples. "
+    passes = "" if any("nll_se" in row for row in summary) else " Passes: forward passes of the network per prediction."
+    return scores + share + pairs + costs + passes + _tempering(summary)
 
 
 def _tempering(summary: Sequence[dict[str, Any]]) -> str:
-    """What tempered rows are, where there are any."""
-    if not any(row["method"].startswith(f"{TEMPERED} ") for row in summary):
+    """What tempered rows are, if there are any."""
+    if not any(row["method"].startswith((f"{TEMPERED} ", f"{CROSSED} ")) for row in summary):
         return ""
     if "brier" in summary[0]:
         return " Tempered: logits divided by a temperature, found on validation examples."
-    return " Tempered: the spread multiplied by a factor, found on validation examples."
+    tempering = " Tempered: the spread multiplied by a factor, found on validation examples."
+    own = " Crossed: tempered, and each member is validated on rows of its own and trains on the others."
+    return tempering + own * any(row["method"].startswith(f"{CROSSED} ") for row in summary)
 
 
 def unfinished(records: Sequence[dict[str, Any]]) -> str:
@@ -188,8 +190,8 @@ def unfinished(records: Sequence[dict[str, Any]]) -> str:
     drop = max(training["drop"] for training in falling.values())
     return (
         f"Training had not ended: in its second half the loss still fell, by up to {drop:.2g} nats per example beyond "
-        f"what the shrinking step explains, for {', '.join(falling)}. These scores tell how long rows were trained as "
-        "much as how good they are: train longer (epochs) before choosing."
+        f"what the shrinking step explains, for {', '.join(falling)}. These scores reflect how long rows were "
+        "trained as much as how good they are: train longer (more epochs) before you choose."
     )
 
 

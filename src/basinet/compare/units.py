@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..data.targets import scores_in_units
+from ..tables.targets import scores_in_units
 
 
 class Unit(NamedTuple):
@@ -38,5 +38,5 @@ class Unit(NamedTuple):
 
 def unit_in(name: str) -> str | None:
     """The unit that a column's name ends with, in square brackets: EUR of "rent [EUR]"."""
-    found = re.search(r"\[([^\[\]]+)\]\s*$", name)
-    return found[1].strip() or None if found else None
+    match = re.search(r"\[([^\[\]]+)\]\s*$", name)
+    return match[1].strip() or None if match else None

@@ -2,7 +2,7 @@
 
 glibc gives memory back to the system where much lies free at the top of the heap, or where a block was large; a step
 that takes and frees some MiB then pays for fresh pages each time. Ten small networks, stacked and compiled, took 5.9 ms
-a step instead of 3.7, one convolutional network up to 80 ms instead of 50. So while members train the process keeps
+per step instead of 3.7, one convolutional network up to 80 ms instead of 50. So while members train the process keeps
 what it frees, and gives it back afterwards.
 """
 

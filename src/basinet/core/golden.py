@@ -40,10 +40,8 @@ def golden_section(
     An end at which the maximum lies is moved by up to `widen` powers of ten; the lower one only while something better
     was found than `at_zero`, what the function tends to at zero.
     """
-    if not 0 < low < high < math.inf:
-        raise ValueError(f"expected a range of two positive numbers, the smaller first, got {low} and {high}")
-    if iterations < 1:
-        raise ValueError(f"expected at least 1 iteration, got {iterations}")
+    grid = logarithmic_grid(low, high, iterations)
+    count = len(grid)
     values: dict[float, float] = {}
 
     def at(place: float) -> float:
@@ -52,9 +50,6 @@ def golden_section(
             values[x] = function(x)
         return values[x]
 
-    begin, end = math.log(low), math.log(high)
-    count = max(2, math.ceil((end - begin) / STEP - 1e-9))
-    grid = [begin + (end - begin) * i / count for i in range(count + 1)]
     best, edge = _best(at, grid)
     for _ in range(2 * widen):
         if edge is None or (edge == "low" and at(best) <= at_zero):
@@ -71,7 +66,19 @@ def golden_section(
         else:
             a, x1 = x1, x2
             x2 = a + RATIO * (b - a)
-    return Found(max(values, key=lambda x: values[x]), values, len(grid) > count + 1, edge)
+    return Found(max(values, key=lambda x: values[x]), values, len(grid) > count, edge)
+
+
+def logarithmic_grid(low: float, high: float, iterations: int) -> list[float]:
+    """Logarithms from that of low to that of high, at most STEP apart, on which a search begins; refuses what is no
+    range, or no search."""
+    if not 0 < low < high < math.inf:
+        raise ValueError(f"expected a range of two positive numbers, the smaller first, got {low} and {high}")
+    if iterations < 1:
+        raise ValueError(f"expected at least 1 iteration, got {iterations}")
+    begin, end = math.log(low), math.log(high)
+    count = max(2, math.ceil((end - begin) / STEP - 1e-9))
+    return [begin + (end - begin) * i / count for i in range(count + 1)]
 
 
 def _best(at: Callable[[float], float], grid: list[float]) -> tuple[float, Edge | None]:

@@ -20,9 +20,9 @@ def tried_on(function: Callable[[Sequence[float]], Mapping[float, float]], grid:
         more = [best * f for f in FURTHER if best * f <= END * (1 + 1e-9)]
         if best != max(tried) or not more:
             break
-        found = function(more)
-        gain = tried[best] - min(found.values(), default=math.inf)
-        tried |= found
+        values = function(more)
+        gain = tried[best] - min(values.values(), default=math.inf)
+        tried |= values
     return tried
 
 

@@ -4,6 +4,9 @@
 it. Inside `with KeyedRandomness(noise)` these calls are answered from the key instead: layer or function, attention's
 inner dropout included. The i-th random call of a forward pass reads from `noise.split(i)`. What is not listed in
 `_ANSWERS` still draws from the global generator; the engine's probe finds that and says so.
+
+Torch's compiler asks a mode only about functions that torch lists as ones to override, and rand_like and randn_like are
+not among them: `seen_by_compiler` adds them, without which a compiled network would read the global generator.
 """
 
 from __future__ import annotations
@@ -228,6 +231,13 @@ def _softmax(scores: Tensor) -> Tensor:
     """Attention weights; zero, as in torch's kernel, where everything is masked."""
     empty = (scores == -math.inf).all(-1, keepdim=True)
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)  # before it too, for the gradient
+
+
+def seen_by_compiler() -> None:
+    """Has the compiler ask about all that is answered here. Called before anything is compiled."""
+    from torch._dynamo.variables.torch import get_overridable_functions
+
+    get_overridable_functions().update(_ANSWERS)
 
 
 _ANSWERS: dict[Any, Callable[..., Any]] = {

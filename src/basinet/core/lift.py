@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from .keyed import seen_by_compiler
 from .tree import leaves, take, tree_map
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ def compiled(
 
     The compiler counts by code how often it had to compile, and stops at eight: one function here serves many kernels
     in a process, so each gets a copy of the code; `code` is a copy that was made before, whose compilations are found
-    again for functions that are defined anew at each call.
+    again for functions that are defined again at each call.
     """
     plain = getattr(function, "__func__", function)
     copy = types.FunctionType(
@@ -132,4 +133,5 @@ def compiled(
     own = types.MethodType(copy, function.__self__) if hasattr(function, "__self__") else copy
     with warnings.catch_warnings():  # the compiler's own modules, as they are imported
         warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)
+        seen_by_compiler()
         return torch.compile(own, dynamic=False, fullgraph=whole)

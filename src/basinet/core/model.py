@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -92,8 +92,8 @@ class Model:
         parameters = {n: p.detach().clone() for n, p in module.named_parameters()}
         buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
         expected = {**self.params, **self.frozen, **self.buffers}
-        found = {n: tuple(x.shape) for n, x in (parameters | buffers).items()}
-        if difference := describe_difference(expected, found):
+        shapes = {n: tuple(x.shape) for n, x in (parameters | buffers).items()}
+        if difference := describe_difference(expected, shapes):
             raise ValueError(f"the module does not fit this model: {difference}")
         params = {n: parameters.pop(n) for n in self.params}
         return Point(params, parameters | buffers)
@@ -122,7 +122,7 @@ class Model:
         changed = before != after
         if changed and self._writes is False:
             raise ValueError(
-                "the network changed its inputs in place, which it did not when it first ran: copy them at the "
+                "the network changed its inputs in place, unlike the first time it ran: copy them at the "
                 "beginning of forward (x = x.clone()). The inputs of this call are changed"
             )
         self._writes = changed
@@ -147,10 +147,21 @@ class Model:
         """
         if type(self) is not Model:
             raise TypeError(
-                f"expected a model of a module alone, got {type(self).__name__}, which wraps one: swap layers of the "
+                f"expected a model of a plain module, got {type(self).__name__}, which wraps one: swap layers of the "
                 "model inside, then wrap"
             )
         return Model(lambda: _swap(self._build(), where, make), self.output)
+
+    def holding(self, names: Collection[str]) -> Model:
+        """The model in which these parameters stay as they are: they take no gradient and travel with the buffers."""
+
+        def held() -> nn.Module:
+            module = self._build()
+            for name, parameter in module.named_parameters():
+                parameter.requires_grad_(parameter.requires_grad and name not in names)
+            return module
+
+        return Model(held, self.output)
 
     def alone(self) -> Model:
         """The model of the module itself, where this one differs from it in training alone."""
@@ -159,8 +170,8 @@ class Model:
     def spec(self) -> dict[str, Any]:
         """What identifies the model in a file: shapes by name, and the module as it prints itself."""
         shapes = {"params": self.params, "frozen": self.frozen, "buffers": self.buffers}
-        told = {"module": self.description} | ({} if self.output is None else {"output": self.output})
-        return {k: {n: list(s) for n, s in v.items()} for k, v in shapes.items()} | told
+        extras = {"module": self.description} | ({} if self.output is None else {"output": self.output})
+        return {k: {n: list(s) for n, s in v.items()} for k, v in shapes.items()} | extras
 
     def _build(self) -> nn.Module:
         if isinstance(self._source, nn.Module):
@@ -196,16 +207,16 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def describe_difference(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
     """In words, the first way in which two tables of shapes differ; empty if they do not."""
     for name in expected:
-        if name not in found:
+        if name not in got:
             return f"it has no {name} {expected[name]}"
-        if tuple(expected[name]) != tuple(found[name]):
-            return f"{name} is {tuple(found[name])} where {tuple(expected[name])} was expected"
-    for name in found:
+        if tuple(expected[name]) != tuple(got[name]):
+            return f"{name} is {tuple(got[name])} where {tuple(expected[name])} was expected"
+    for name in got:
         if name not in expected:
-            return f"it has {name} {tuple(found[name])}, which was not expected"
+            return f"it has {name} {tuple(got[name])}, which was not expected"
     return ""
 
 

@@ -2,40 +2,23 @@
 
 A `Noise` is a 64-bit key. `normal`, `uniform` and `bernoulli` read numbers from it, `split` derives independent keys.
 There is no hidden state, so member k alone sees what member k sees in a stack, and a checkpoint has no generator to
-store. The generator is Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), in integer
-tensor operations that run under `vmap` and `torch.compile`. Reading a key twice gives the same numbers twice: split
-first.
+store. The generator is Philox4x32-10 (`core/philox.py`), in integer tensor operations that run under `vmap` and
+`torch.compile`. Reading a key twice gives the same numbers twice: split first.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .philox import MASK, blocks, philox
 from .tree import Params
 
-_MASK = 0xFFFFFFFF
-_MULTIPLY = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
 _BLOCKS, _NAMES = 0, 1  # the last counter word: numbers are read from one half of a key's space, keys from the other
-
-
-def philox(counter: Sequence[Tensor | int], key: Sequence[Tensor | int]) -> tuple[Tensor, ...]:
-    """Philox4x32-10: four 32-bit words from four counter words and two key words (int64 tensors, broadcast, or Python's
-    numbers)."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        low, high = _MULTIPLY[0] * c0, _MULTIPLY[1] * c2  # wrap around 2^64: the upper word is still right
-        c0, c1 = ((high >> 32) & _MASK) ^ c1 ^ k0, high & _MASK
-        c2, c3 = ((low >> 32) & _MASK) ^ c3 ^ k1, low & _MASK
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-    return c0, c1, c2, c3  # type: ignore[return-value]
 
 
 def _name_words(name: str) -> tuple[int, int]:
@@ -58,7 +41,7 @@ class Noise(NamedTuple):
         """The root key of a seed (any Python integer of up to 64 bits)."""
         if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
             raise ValueError(f"expected a seed as a whole number of at most 64 bits, got {seed!r}")
-        return Noise(torch.tensor([seed & _MASK, (seed >> 32) & _MASK], device=device))
+        return Noise(torch.tensor([seed & MASK, (seed >> 32) & MASK], device=device))
 
     def split(self, name: str | int | Tensor) -> Noise:
         """An independent key for a name, a number, or an integer tensor (whose axes broadcast with the key's)."""
@@ -66,7 +49,7 @@ class Noise(NamedTuple):
             (c0, c1), c2 = _name_words(name), 1
         else:
             number = name.long() if isinstance(name, Tensor) else name
-            c0, c1, c2 = number & _MASK, (number >> 32) & _MASK, 0  # type: ignore[assignment]
+            c0, c1, c2 = number & MASK, (number >> 32) & MASK, 0  # type: ignore[assignment]
         if not isinstance(name, Tensor) and _alone(self.key):
             k0, k1 = self.key.tolist()
             words = philox((c0, c1, c2, _NAMES), (k0, k1))[:2]
@@ -86,11 +69,20 @@ class Noise(NamedTuple):
     def words(self, n: int, begin: int = 0) -> Tensor:
         """`n` uniform 32-bit words from number `begin` on, int64 of shape (n,). For one key, not a stack of keys (lift
         it over those)."""
-        k0, k1 = self.key.unbind(-1)
-        block = _zero(k0) + torch.arange(begin // 4, (begin + n + 3) // 4, device=self.key.device)
-        zero = torch.zeros_like(block)
-        words = philox((block & _MASK, block >> 32, zero, zero + _BLOCKS), (k0, k1))
-        return torch.stack(words, -1).reshape(-1)[begin % 4 : begin % 4 + n]
+        return self._words(n, begin).long()
+
+    def _words(self, n: int, begin: int) -> Tensor:
+        """The same as they come: int64, or uint32 where Python may read the key."""
+        first, last = begin // 4, (begin + n + 3) // 4
+        if _alone(self.key):
+            k0, k1 = self.key.tolist()
+            words = torch.from_numpy(blocks(first, last, (k0, k1)))
+        else:
+            k0, k1 = self.key.unbind(-1)
+            block = _zero(k0) + torch.arange(first, last, device=self.key.device)
+            zero = torch.zeros_like(block)
+            words = torch.stack(philox((block & MASK, block >> 32, zero, zero + _BLOCKS), (k0, k1)), -1)
+        return words.reshape(-1)[begin % 4 : begin % 4 + n]
 
     def uniform(self, like: Tensor, begin: int = 0) -> Tensor:
         """Uniform on [0, 1), in the shape, dtype and device of `like`: the key's numbers from number `begin` on."""
@@ -111,9 +103,9 @@ class Noise(NamedTuple):
             a, b, c, d = self.words(4 * pairs, 4 * first).reshape(pairs, 4).unbind(-1)
             u, v = _fraction(a, b) + 2.0**-53, _fraction(c, d)  # u in (0, 1]: its logarithm is finite
         else:
-            a, c = self.words(2 * pairs, 2 * first).reshape(pairs, 2).unbind(-1)
-            u, v = (a.float() + 1) * 2.0**-32, c.float() * 2.0**-32  # all 32 bits: tails to 6.6 standard deviations
-        radius, angle = (-2 * u.log()).sqrt(), 2 * math.pi * v
+            a, c = self._words(2 * pairs, 2 * first).reshape(pairs, 2).unbind(-1)
+            u, v = (a.float() + 1).mul_(2.0**-32), c.float().mul_(2.0**-32)  # all 32 bits: tails to 6.6 sd
+        radius, angle = u.log_().mul_(-2).sqrt_(), v.mul_(2 * math.pi)
         z = torch.stack((radius * angle.cos(), radius * angle.sin()), -1).reshape(-1)[odd : odd + n]
         return z.reshape(like.shape).to(like)
 

@@ -1,9 +1,9 @@
-"""Recipes: frozen dataclasses of hyperparameters, in which a list stands for one recipe a value.
+"""Recipes: frozen dataclasses of hyperparameters, in which a list stands for one recipe per value.
 
     MAP(optimizer=Adam(lr=[1e-3, 1e-2]))  is  MAP(optimizer=Adam(lr=1e-3)) and MAP(optimizer=Adam(lr=1e-2))
 
 Lists may stand in several places, nested recipes included, and go in step: value k of one goes with value k of the
-others. A tuple is a value. Inside a lifted function a number may be a tensor, one value a member.
+others. A tuple is a value. Inside a lifted function a number may be a tensor, one value per member.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ R = TypeVar("R", bound="Recipe")
 
 
 class Recipe(Saved, kind="recipe"):
-    """Base of methods, optimisers and rates. The checks of a class (`__post_init__`) see plain values alone: where
+    """Base of methods, optimisers and rates. The checks of a class (`__post_init__`) see only plain values: where
     there are lists, each of the recipes they stand for is checked; tensors stand for what was checked before. Before
     them, fields that are declared as numbers, truth values or recipes are checked to be such."""
 
@@ -52,9 +52,9 @@ def expand(recipe: R) -> list[R]:
     if not lists:
         return [recipe]
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
-        told = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        counts = ", ".join(f"{name} has {count}" for name, count in lengths.items())
         raise ValueError(
-            f"expected lists of equal length, one value a member, got: {told}. For all combinations give each list "
+            f"expected lists of equal length, one value per member, got: {counts}. For all combinations give each list "
             "the products, as itertools.product makes them; a tuple is one value"
         )
     return [_pick(recipe, lists, k) for k in range(next(iter(lengths.values())))]
@@ -83,19 +83,19 @@ def rebound(recipe: R, values: Mapping[Path, Any]) -> R:
 
 def cohorts(recipes: Sequence[Recipe], apart: Sequence[Any]) -> list[list[int]]:
     """Recipes (by position) that are equal but for numbers, and whose values in `apart` are equal."""
-    made = [dict(flat(recipe)) for recipe in recipes]
-    real = {path for values in made for path, value in values.items() if type(value) is float}
+    flattened = [dict(flat(recipe)) for recipe in recipes]
+    real = {path for values in flattened for path, value in values.items() if type(value) is float}
     keys: list[Any] = []
-    found: list[list[int]] = []
-    for i, values in enumerate(made):
+    groups: list[list[int]] = []
+    for i, values in enumerate(flattened):
         numbers = {path for path in real if path in values and type(values[path]) in (int, float)}
         key = (type(recipes[i]), {p: v for p, v in values.items() if p not in numbers}, numbers, apart[i])
         if key in keys:
-            found[keys.index(key)].append(i)
+            groups[keys.index(key)].append(i)
         else:
             keys.append(key)
-            found.append([i])
-    return found
+            groups.append([i])
+    return groups
 
 
 def differences(recipes: Sequence[Recipe]) -> list[Path]:
@@ -106,13 +106,13 @@ def differences(recipes: Sequence[Recipe]) -> list[Path]:
 
 def _pick(recipe: R, lists: Mapping[Path, list[Any]], k: int) -> R:
     values = {path: given[k] for path, given in lists.items()}
-    told = ", ".join(f"{'.'.join(path)}={value!r}" for path, value in values.items())
+    settings = ", ".join(f"{'.'.join(path)}={value!r}" for path, value in values.items())
     try:
         plain = rebound(recipe, values)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{type(recipe).__name__} with {told}, value {k} of its lists: {error}") from error
+        raise type(error)(f"{type(recipe).__name__} with {settings}, value {k} of its lists: {error}") from error
     if any(isinstance(value, list) for _, value in flat(plain)):
-        raise ValueError(f"expected plain values in the lists of {type(recipe).__name__}, got lists inside: {told}")
+        raise ValueError(f"expected plain values in the lists of {type(recipe).__name__}, got lists inside: {settings}")
     return plain
 
 

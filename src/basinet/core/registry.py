@@ -7,7 +7,10 @@ so a file cannot run code; a user's own class is known as soon as the module tha
 from __future__ import annotations
 
 from abc import ABC
+from inspect import get_annotations
 from typing import ClassVar
+
+from .documented import with_field_doc
 
 _classes: dict[str, type] = {}
 
@@ -18,10 +21,17 @@ class Saved(ABC):  # noqa: B024
     kind: ClassVar[str] = ""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
+        grouped = any(getattr(base, "kind", "") for base in cls.__bases__)
+        if grouped and ("kind" in vars(cls) or "kind" in get_annotations(cls)):
+            raise TypeError(
+                f"{cls.__name__} has a field named 'kind', which names the group in which classes are found when they "
+                "are loaded: give the field another name"
+            )
         if kind is not None:
             cls.kind = kind
         else:
             _classes[f"{cls.kind}/{cls.__name__}"] = cls
+        with_field_doc(cls)
 
 
 def known(kind: str) -> dict[str, type]:

@@ -1,4 +1,4 @@
-"""Random calls that read torch's global generator, seen in this thread alone.
+"""Random calls that read torch's global generator, seen only in this thread.
 
 All threads share that generator, so its state does not tell who drew from it. These modes see the calls themselves,
 below autograd and vmap, wherever they come from: torch tags the operators that draw.

@@ -1,3 +1,3 @@
 """The version, in the one place that packaging and records read it from."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -36,10 +36,10 @@ def select(params: Mapping[str, Any], where: Where, what: str = "parameter") -> 
             raise ValueError(
                 f"no {what} matches {pattern!r}.{nearest(pattern, params, most=3)} There are {_few(params)}"
             )
-    found = tuple(n for n in params if _any(n, wanted) and not _any(n, left_out))
-    if not found:
+    chosen = tuple(n for n in params if _any(n, wanted) and not _any(n, left_out))
+    if not chosen:
         raise ValueError(f"where={where!r} leaves no {what} of {_few(params)}")
-    return found
+    return chosen
 
 
 def _any(name: str, patterns: Sequence[str]) -> bool:

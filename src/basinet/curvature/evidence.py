@@ -25,7 +25,7 @@ from .passes import Pass, Passes
 LOG_NOISE = "likelihood.log_noise"  # the noise that is looked for: one of a Gaussian, learned
 REACH = 1e6  # factors are looked for between one over this and this
 ROUNDS = 100  # of prior and noise in turn, at most
-GRID = 121  # of which so many are tried before the best is refined
+GRID = 121  # values that are tried before the best is refined
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +63,8 @@ class Evidence:
         under ''. Tensors of one group have one factor; those that are in none keep 1."""
         if "" in eigenvalues and len(set(groups.values())) > 1:
             raise ValueError(
-                "a factor a layer needs tensors whose curvatures are apart: take structure='kronecker' or 'diagonal', "
-                "or one factor for all"
+                "a factor per layer needs tensors whose curvatures are apart: use structure='kronecker' or "
+                "'diagonal', or one factor for all"
             )
         factors, r, before = dict.fromkeys(self.distance, 1.0), 1.0, -math.inf
         for _ in range(ROUNDS if noise else 1):
@@ -151,8 +151,8 @@ class Evidence:
 
 def _volume(values: Sequence[Tensor], share: float) -> float:
     """log det Lambda - log det (prior), where the curvature has a share of the prior."""
-    found = math.fsum(float(torch.log1p(e * share).sum()) for e in values)
-    return math.inf if math.isnan(found) else found  # an exact Hessian that this prior does not make positive
+    volume = math.fsum(float(torch.log1p(e * share).sum()) for e in values)
+    return math.inf if math.isnan(volume) else volume  # an exact Hessian that this prior does not make positive
 
 
 def _maximum(function: Callable[[float], float]) -> float:

@@ -50,7 +50,7 @@ class CurvedDiagonal(Curved):
         return {n: h.flatten() / prior[n] for n, h in self.found.values.items()}
 
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Diagonal, float]:
-        precision = {n: _positive(share * h + prior[n], n) for n, h in self.found.values.items()}
+        precision = {n: positive(share * h + prior[n], n) for n, h in self.found.values.items()}
         scale = {n: precision[n].rsqrt().to(c) for n, c in centre.items()}
         return Diagonal(centre, scale, buffers), _volume(precision, prior)
 
@@ -64,33 +64,33 @@ class CurvedKronecker(Curved):
     values: Params  # (o, i), in that basis
 
     @staticmethod
-    def of(found: Factors, params: Params) -> CurvedKronecker:
+    def of(factors: Factors, params: Params) -> CurvedKronecker:
         """From factors: eigenvalues of a Kronecker product are the products of eigenvalues. Bases are kept in the
         precision of the params: all families that are made of them share them."""
-        left, right, values = {}, {}, {n: _matrix(x) for n, x in found.diagonal.items()}
+        left, right, values = {}, {}, {n: _matrix(x) for n, x in factors.diagonal.items()}
         known: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []  # that of a layer's matrix and of its bias are one
-        for n, g in found.left.items():
+        for n, g in factors.left.items():
             known = [x for x in known if torch.equal(x[0], g)] or [(g, _eigen(g, n))]
             across, basis = known[0][1]
             left[n] = basis.to(params[n])
-            if n in found.right:
-                along, basis = _eigen(found.right[n], n)
+            if n in factors.right:
+                along, basis = _eigen(factors.right[n], n)
                 right[n] = basis.to(params[n])
                 values[n] = across.unsqueeze(1) * along
             else:
                 values[n] = across.unsqueeze(1)
         return CurvedKronecker(left, right, {n: values[n] for n in params})
 
-    def corrected(self, found: Diagonals) -> CurvedKronecker:
+    def corrected(self, diagonals: Diagonals) -> CurvedKronecker:
         """The same bases with the curvature that there is along each of their directions."""
-        better = {n: _matrix(found.values[n]) if n in self.right else v for n, v in self.values.items()}
+        better = {n: _matrix(diagonals.values[n]) if n in self.right else v for n, v in self.values.items()}
         return CurvedKronecker(self.left, self.right, better)
 
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
         return {n: v.flatten() / prior[n] for n, v in self.values.items()}
 
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Kronecker, float]:
-        precision = {n: _positive(share * v + prior[n], n) for n, v in self.values.items()}
+        precision = {n: positive(share * v + prior[n], n) for n, v in self.values.items()}
         variance = {n: precision[n].reciprocal().to(c) for n, c in centre.items()}
         return Kronecker(centre, self.left, self.right, variance, buffers), _volume(precision, prior)
 
@@ -109,14 +109,14 @@ class CurvedFull(Curved):
         except torch.linalg.LinAlgError as error:
             raise NotPositive(
                 f"the curvature has no eigenvalues that can be found ({str(error).splitlines()[0][:120]}): standardise "
-                "inputs and targets, or take structure='diagonal'"
+                "inputs and targets, or use structure='diagonal'"
             ) from error
 
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Full, float]:
         spread = self._spread(prior)
         precision = share * self.found.values
         precision.diagonal().add_(spread)
-        factor = _inverse_factor(precision, ", ".join(self.params))
+        factor = inverse_factor(precision, ", ".join(self.params))
         volume = -2 * float(factor.diagonal().log().sum()) - float(spread.log().sum())
         return Full(centre, factor.to(next(iter(centre.values()))), buffers), volume
 
@@ -146,7 +146,7 @@ def one_precision(prior: Prior) -> float:
     """That of all parameters, where it is one."""
     if len(set(prior.values())) > 1:
         raise ValueError(
-            "structure='low-rank' has one prior precision for all parameters, got several: take a Normal prior of one "
+            "structure='low-rank' has one prior precision for all parameters, got several: use a Normal prior of one "
             "scale, or another structure"
         )
     return next(iter(prior.values()))
@@ -166,7 +166,7 @@ def _eigen(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return values.clamp(min=0), vectors
 
 
-def _positive(precision: Tensor, name: str) -> Tensor:
+def positive(precision: Tensor, name: str) -> Tensor:
     largest = precision.abs().amax()
     if bool(precision.amin() > 0):
         return precision
@@ -175,7 +175,7 @@ def _positive(precision: Tensor, name: str) -> Tensor:
     return precision.clamp(min=JITTER * float(largest))
 
 
-def _inverse_factor(precision: Tensor, name: str) -> Tensor:
+def inverse_factor(precision: Tensor, name: str) -> Tensor:
     """The lower triangular L with L L' = precision^-1: from the Cholesky factor of the matrix read backwards."""
     largest = float(precision.diagonal().abs().amax())
     turned = precision.flip(0, 1)
@@ -184,33 +184,33 @@ def _inverse_factor(precision: Tensor, name: str) -> Tensor:
             turned.diagonal().add_(jitter * largest)
         factor, failed = torch.linalg.cholesky_ex(turned)
         if not failed and bool(factor.diagonal().isfinite().all()):
-            made = torch.zeros_like(factor)
-            _invert(factor, made)
-            return made.mT.flip(0, 1)
+            inverse = torch.zeros_like(factor)
+            _invert(factor, inverse)
+            return inverse.mT.flip(0, 1)
     if not bool(precision.isfinite().all()):
         raise FloatingPointError(f"the curvature of {name} is NaN or infinite: are the parameters a mode?")
     raise _not_positive(name, float(torch.linalg.eigvalsh(precision)[0]), largest)
 
 
-def _invert(factor: Tensor, made: Tensor) -> None:
+def _invert(factor: Tensor, inverse: Tensor) -> None:
     """Writes the inverse of a lower triangular matrix: of its halves, then what is below them, in a third of the work
     that solving for an identity takes."""
     n = len(factor)
     if n <= LEAF:
         identity = torch.eye(n, dtype=factor.dtype, device=factor.device)
-        made.copy_(torch.linalg.solve_triangular(factor, identity, upper=False))
+        inverse.copy_(torch.linalg.solve_triangular(factor, identity, upper=False))
         return
     top, low = slice(n // 2), slice(n // 2, n)
-    _invert(factor[top, top], made[top, top])
-    _invert(factor[low, low], made[low, low])
+    _invert(factor[top, top], inverse[top, top])
+    _invert(factor[low, low], inverse[low, low])
     below = torch.linalg.solve_triangular(factor[top, top], -factor[low, top], upper=False, left=False)
-    made[low, top] = torch.linalg.solve_triangular(factor[low, low], below, upper=False)
+    inverse[low, top] = torch.linalg.solve_triangular(factor[low, low], below, upper=False)
 
 
 def _not_positive(name: str, least: float, largest: float) -> NotPositive:
     return NotPositive(
         f"the posterior precision of {name} is not positive definite: its least eigenvalue is {least:.3g}, the largest "
-        f"{largest:.3g}, and at most {JITTER:g} of that is put right. Take curvature='ggn', train longer, or take a "
+        f"{largest:.3g}, and at most {JITTER:g} of that is put right. Use curvature='ggn', train longer, or use a "
         "narrower prior"
     )
 

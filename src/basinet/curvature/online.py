@@ -23,7 +23,7 @@ from .passes import Passes
 
 Structure = Literal["full", "kronecker", "diagonal"]
 STRUCTURES: tuple[Structure, ...] = ("full", "kronecker", "diagonal")
-TUNED = ("marglik", "layers")  # one factor of the prior's precision for all parameters, or one a layer
+TUNED = ("marglik", "layers")  # one factor of the prior's precision for all parameters, or one per layer
 LEAP = 1.0  # of a logarithm at a time
 
 
@@ -39,7 +39,7 @@ def check(problem: Problem, noise: bool) -> None:
     """Raises where a problem has no prior and noise that the evidence is a function of."""
     if not isinstance(problem.prior, Normal):
         raise ValueError(
-            f"the marginal likelihood is that of a Normal prior, got {type(problem.prior).__name__}: take "
+            f"the marginal likelihood is that of a Normal prior, got {type(problem.prior).__name__}: use "
             "bn.priors.Normal"
         )
     if noise:
@@ -76,8 +76,8 @@ def climb(
         matrix = structures.full(passes)
         eigenvalues, run = CurvedFull(matrix, passes.params).eigenvalues(prior), matrix.run
     elif structure == "kronecker":
-        found = structures.kronecker(passes)
-        eigenvalues, run = CurvedKronecker.of(found, passes.params).eigenvalues(prior), found.run
+        kronecker = structures.kronecker(passes)
+        eigenvalues, run = CurvedKronecker.of(kronecker, passes.params).eigenvalues(prior), kronecker.run
     else:
         diagonal = structures.diagonal(passes)
         eigenvalues, run = CurvedDiagonal(diagonal).eigenvalues(prior), diagonal.run

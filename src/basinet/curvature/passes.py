@@ -49,7 +49,7 @@ class Passes:
     names: tuple[str, ...]
     noise: Noise  # the key of drawn labels and of the subset
     kind: Kind = "ggn"
-    labels: int | None = None  # labels drawn an example in place of an exact H
+    labels: int | None = None  # labels drawn per example in place of an exact H
     subset: int | None = None  # examples that stand for all N
     batch_size: int | None = 256  # examples at a time; None: all at once. The result does not depend on it
     alone: frozenset[str] = frozenset()  # params that are differentiated one by one in any case
@@ -85,7 +85,7 @@ class Passes:
 
 
 def tried_again(structure: Callable[Concatenate[Passes, P], T]) -> Callable[Concatenate[Passes, P], T]:
-    """A structure that begins anew where a batch shows that parameters cannot be followed through their layers, as in
+    """A structure that restarts where a batch shows that parameters cannot be followed through their layers, as in
     networks that pick rows inside: those are then differentiated one by one."""
 
     @wraps(structure)
@@ -161,7 +161,7 @@ class Chunk:
         if passes.kind == "hessian" and (self.layers or self.others or self.head is None):
             names = ", ".join(passes.names)
             raise ValueError(
-                f"the exact Hessian is for a linear last layer, in which the outputs are linear, got {names}: take "
+                f"the exact Hessian is for a linear last layer, in which the outputs are linear, got {names}: use "
                 "where='last', or curvature='ggn'"
             )
         self.root = _root(passes, self.outputs, piece, number)

@@ -66,12 +66,12 @@ class Softmax(Root):
         order = number - begin
         own, after = p[order, :, c], rest.sum(-1)  # p_c and q_c, (K, B)
         root = (self.w.mT[t] * own * after / (own + after).clamp(min=tiny)).sqrt()
-        made = rest * (-root / after.clamp(min=tiny)).unsqueeze(-1)
-        made[order, :, c] = root
+        column = rest * (-root / after.clamp(min=tiny)).unsqueeze(-1)
+        column[order, :, c] = root
         if self.p.shape[1] == 1:
-            return made
-        whole = made.new_zeros(len(c), *self.p.shape)
-        whole[order, :, t] = made
+            return column
+        whole = column.new_zeros(len(c), *self.p.shape)
+        whole[order, :, t] = column
         return whole.flatten(2)
 
     def matrices(self) -> Tensor:
@@ -230,6 +230,6 @@ def _positive(values: Tensor, likelihood: Likelihood) -> Tensor:
     if bool((values < least).any()):
         raise ValueError(
             f"the Hessian of {type(likelihood).__name__} in the outputs is negative for some targets, and it has no "
-            "expected one: take curvature='fisher'"
+            "expected one: use curvature='fisher'"
         )
     return values.clamp(min=0)

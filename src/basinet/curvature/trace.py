@@ -42,7 +42,7 @@ class Traces(NamedTuple):
     parameters: int
 
     def gain(self, sigma: float) -> float:
-        """What noise of standard deviation sigma gains in log likelihood an example, to second order."""
+        """What noise of standard deviation sigma gains in log likelihood per example, to second order."""
         return sigma**2 / 2 * (self.laplacian + self.fisher) / self.examples
 
     def gain_error(self, sigma: float) -> float:
@@ -58,6 +58,11 @@ def traces(
 
     `probes` is the number of directions of Hutchinson's estimate; None: as many as there are parameters, each exactly,
     up to 2,000 of them, and 64 random ones beyond. Layers run as in prediction; what has weight zero does not count.
+
+    >>> data = bn.Data(torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0], [1.0]]))
+    >>> problem = bn.Problem(lambda: torch.nn.Linear(1, 1, bias=False), bn.likelihoods.Gaussian(noise=1.0))
+    >>> traces(problem, problem.init(bn.Noise.seed(0)), data).laplacian  # -(1 + 4), the sum of squared inputs
+    -5.0
     """
     if probes is not None and probes < 2:
         raise ValueError(f"expected at least 2 probes, of which to tell the error, got {probes}")

@@ -94,17 +94,17 @@ def checked_rows(rows: Tensor, targets: Tensor) -> Tensor:
 def checked_index(index: Tensor | np.ndarray | Sequence[int], targets: Tensor) -> Tensor:
     """Positions or a mask, as a tensor that indexes the leading axis and keeps it."""
     known = as_tensor(index, "index") if isinstance(index, np.ndarray) else torch.as_tensor(index)
-    found, total = known.to(targets.device), len(targets)
-    if found.dim() == 1 and found.dtype == torch.bool and len(found) == total:
-        return found
-    if found.dim() != 1 or not (_is_integer(found) or found.numel() == 0):
+    rows, total = known.to(targets.device), len(targets)
+    if rows.dim() == 1 and rows.dtype == torch.bool and len(rows) == total:
+        return rows
+    if rows.dim() != 1 or not (_is_integer(rows) or rows.numel() == 0):
         raise ValueError(
-            f"expected a slice, 1-D positions or a mask of {total}, got {kind(found)} {tuple(found.shape)}; "
+            f"expected a slice, 1-D positions or a mask of {total}, got {kind(rows)} {tuple(rows.shape)}; "
             "[i] takes one example"
         )
-    if found.numel() and not -total <= int(found.min()) <= int(found.max()) < total:
-        raise ValueError(f"expected positions below {total}, got {int(found.min())} to {int(found.max())}; check them")
-    return found.long()
+    if rows.numel() and not -total <= int(rows.min()) <= int(rows.max()) < total:
+        raise ValueError(f"expected positions below {total}, got {int(rows.min())} to {int(rows.max())}; check them")
+    return rows.long()
 
 
 def kind(x: Tensor) -> str:

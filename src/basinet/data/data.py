@@ -48,8 +48,8 @@ class Data:
     augment: Augmentation | None = None  # changes the inputs of training batches; nothing else sees it
 
     def __post_init__(self) -> None:
-        found, spec = pytree.tree_flatten_with_path(self.inputs)
-        inputs = {"inputs" + pytree.keystr(path): leaf for path, leaf in found}
+        flat, spec = pytree.tree_flatten_with_path(self.inputs)
+        inputs = {"inputs" + pytree.keystr(path): leaf for path, leaf in flat}
         if not inputs:
             raise ValueError(f"expected inputs with at least one tensor, got {self.inputs!r}; give it one")
         inputs = {name: as_tensor(leaf, name) for name, leaf in inputs.items()}
@@ -137,17 +137,17 @@ class Data:
         return tuple(self._pick(part) for part in self._dealt(fractions, seed, stratify))
 
     def folds(self, k: int, members: int = 1, seed: int = 0, stratify: bool = False) -> tuple[Data, tuple[Data, ...]]:
-        """Cross-validation: the data with a row a member, and what each member has not seen, by its number.
+        """Cross-validation: the data with a row per member, and what each member has not seen, by its number.
 
         The first `members` members train without the first of `k` folds, the next without the second, and so on, so
-        that a recipe with lists of so many values is tried on every fold. Every example is in one fold. Rows are of
+        that a recipe with lists of that many values is tried on every fold. Every example is in one fold. Rows are of
         one length: where k does not divide N, those without a smaller fold leave out one example more.
         """
         self._need_no_rows("folds", "start from the data that they were made from")
         if not (isinstance(k, int) and 2 <= k <= self.n):
             raise ValueError(f"expected 2 to {self.n} folds of {self.n} examples, got {k}")
         if not (isinstance(members, int) and members >= 1):
-            raise ValueError(f"expected members >= 1 a fold, got {members}; one a value that is tried")
+            raise ValueError(f"expected members >= 1 per fold, got {members}; one per value that is tried")
         parts = self._dealt((1 / k,) * k, seed, stratify)
         count = self.n - max(len(part) for part in parts)
         rows = [torch.cat(parts[i + 1 :] + parts[:i])[:count] for i in range(k)]
@@ -155,6 +155,28 @@ class Data:
         train = Data(self.inputs, self.targets, self.weights, lists, self.augment)
         held = [self._pick(part) for part in parts]
         return train, tuple(one for one in held for _ in range(members))
+
+    def held_out(self, members: int, fraction: float = 0.15, seed: int = 0) -> tuple[Data, Data]:
+        """Validation by rows of each member's own: data to train on and to validate on, with a row per member.
+
+        Each member leaves out a random `fraction` of the examples and is validated on those, so that an ensemble learns
+        from all of them. Rows depend on the seed and the member only, not on how many members there are.
+
+        >>> data = Data(torch.zeros(20, 3), torch.zeros(20, 1))
+        >>> train, val = data.held_out(members=5, fraction=0.2)
+        >>> train.n, val.n, len(val.rows)
+        (16, 4, 5)
+        """
+        self._need_no_rows("held_out", "start from the data that they were made from")
+        if members < 1:
+            raise ValueError(f"expected members >= 1, got {members}; ask for at least one row")
+        if not 0 < fraction < 1 or self.n < 2:
+            raise ValueError(f"expected a fraction between 0 and 1 of two examples or more, got {fraction} of {self.n}")
+        key, cut = Noise.seed(seed).split("held out"), min(max(1, round(fraction * self.n)), self.n - 1)
+        orders = torch.stack([key.split(k).permutation(self.n) for k in range(members)]).to(self.targets.device)
+        parts = (orders[:, cut:].contiguous(), orders[:, :cut].contiguous())
+        train, val = (Data(self.inputs, self.targets, self.weights, rows, self.augment) for rows in parts)
+        return train, val
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Data:
         """On a device; floating tensors in `dtype`, integer and boolean ones (classes, tokens) stay."""
@@ -180,8 +202,8 @@ class Data:
         return digest.hexdigest()
 
     def _named(self) -> dict[str, Tensor]:
-        found, _ = pytree.tree_flatten_with_path(self.inputs)
-        named = {"inputs" + pytree.keystr(path): leaf for path, leaf in found}
+        flat, _ = pytree.tree_flatten_with_path(self.inputs)
+        named = {"inputs" + pytree.keystr(path): leaf for path, leaf in flat}
         named |= {"targets": self.targets, "weights": self.weights, "rows": self.rows}
         return {name: x for name, x in named.items() if x is not None}
 

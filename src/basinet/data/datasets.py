@@ -21,7 +21,7 @@ PARTS = (0.6, 0.2, 0.2)  # train, val, test
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """A data set cut for training, tuning and testing. Statistics for scaling are those of `train` alone."""
+    """A data set cut for training, tuning and testing. Statistics for scaling come only from `train`."""
 
     name: str
     train: Data
@@ -36,6 +36,7 @@ class Splits:
     target_sd: float = 1.0
     image: tuple[int, ...] | None = None  # height and width, where inputs are images as rows of numbers
     ood_name: str = ""  # what `ood` is
+    exchangeable: bool = True  # whether training and validation examples may change places: not where time parts them
 
     @property
     def kind(self) -> Literal["classes", "labels", "real"]:
@@ -64,7 +65,7 @@ def load(name: str, *, seed: int = 0, folder: Path | str | None = None) -> Split
     "mnist", "fashion_mnist", "cifar10", "cifar100" and "svhn" are images (N, C, H, W) in [0, 1] from a folder with
     NAME.npz (x_train, y_train, x_test, y_test), or with the files in which they are handed around: idx and idx.gz,
     CIFAR's binary or Python batches, or NAME_train*.npz and NAME_test*.npz with differenced planes. A sixth (grey) or
-    a tenth (colour) of the training part becomes val. A folder with test images alone is cut as built-in sets are.
+    a tenth (colour) of the training part becomes val. A folder with only test images is cut as built-in sets are.
     """
     if name in SETS:
         if folder is None:
@@ -79,15 +80,15 @@ def load(name: str, *, seed: int = 0, folder: Path | str | None = None) -> Split
 
 
 def load_images(name: str, folder: Path | str) -> dict[str, Data]:
-    """The parts of an image set as its files have them, not cut: train and test, or test alone."""
+    """The parts of an image set as its files have them, not cut: train and test, or only test."""
     if name not in SETS:
         raise ValueError(f"expected the name of an image set, got {name!r}.{did_you_mean(name, SETS)}")
-    return {part: as_data(found) for part, found in read_images(SETS[name], folder).items()}
+    return {part: as_data(images) for part, images in read_images(SETS[name], folder).items()}
 
 
 def _digits(seed: int) -> Splits:
-    found = _sklearn("load_digits")
-    data = Data(found.data / 16.0, found.target)
+    bunch = _sklearn("load_digits")
+    data = Data(bunch.data / 16.0, bunch.target)
     train, val, test = data.split(*PARTS, seed=seed, stratify=True)
     return Splits(
         "digits",
@@ -102,24 +103,24 @@ def _digits(seed: int) -> Splits:
 
 
 def _tabular(seed: int, name: str, description: str) -> Splits:
-    found = _sklearn(f"load_{name}")
-    data = Data(torch.from_numpy(found.data), found.target)
+    bunch = _sklearn(f"load_{name}")
+    data = Data(torch.from_numpy(bunch.data), bunch.target)
     train, val, test = _standardised(*data.split(*PARTS, seed=seed, stratify=True))
     return Splits(
         name,
         train,
         val,
         test,
-        classes=len(found.target_names),
+        classes=len(bunch.target_names),
         description=description,
-        class_names=tuple(map(str, found.target_names)),
-        feature_names=tuple(map(str, found.feature_names)),
+        class_names=tuple(map(str, bunch.target_names)),
+        feature_names=tuple(map(str, bunch.feature_names)),
     )
 
 
 def _diabetes(seed: int) -> Splits:
-    found = _sklearn("load_diabetes", scaled=False)
-    data = Data(torch.from_numpy(found.data), torch.from_numpy(found.target).unsqueeze(-1))
+    bunch = _sklearn("load_diabetes", scaled=False)
+    data = Data(torch.from_numpy(bunch.data), torch.from_numpy(bunch.target).unsqueeze(-1))
     parts = data.split(*PARTS, seed=seed)
     mean, sd = _moments(parts[0].targets)
     train, val, test = _standardised(*(Data(part.inputs, (part.targets - mean) / sd) for part in parts))
@@ -129,7 +130,7 @@ def _diabetes(seed: int) -> Splits:
         val,
         test,
         description="Progression of diabetes in 442 patients from ten measurements, standardised.",
-        feature_names=tuple(map(str, found.feature_names)),
+        feature_names=tuple(map(str, bunch.feature_names)),
         target_mean=mean.item(),
         target_sd=sd.item(),
     )
@@ -159,14 +160,14 @@ def _images(known: ImageSet, folder: Path, seed: int) -> Splits:
     rows = Data(torch.arange(len(first.labels)), torch.from_numpy(first.labels))
     cut = [as_data(first, part.inputs) for part in rows.split(*fractions, seed=seed, stratify=True)]
     train, val, test = cut if alone else (*cut, as_data(parts["test"]))
-    told = f", cut from {rows.n:,} test images, for the folder has no others." if alone else "."
+    origin = f", cut from {rows.n:,} test images, since the folder has no others." if alone else "."
     return Splits(
         known.name,
         train,
         val,
         test,
         classes=known.classes,
-        description=known.description.removesuffix(".") + told,
+        description=known.description.removesuffix(".") + origin,
         class_names=known.class_names,
     )
 

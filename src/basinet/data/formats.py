@@ -15,8 +15,6 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from .values import reason
-
 _MOST = 2**32  # bytes of one file
 
 
@@ -52,8 +50,8 @@ def read_cifar_python(path: Path, key: str = "labels") -> Labelled:
     """
     try:
         with open(path, "rb") as file:
-            found = _unpickle(file)
-        fields = {k.decode() if isinstance(k, bytes) else k: v for k, v in found.items()}
+            content = _unpickle(file)
+        fields = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
         pixels, labels = fields["data"].array(), np.array(fields[key])
         if pixels.ndim != 2 or pixels.shape[1] != 3072 or labels.dtype.kind not in "iu":
             raise ValueError(f"expected data (N, 3072) and whole numbers, got {pixels.shape} and {labels.dtype}")
@@ -68,8 +66,8 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     try:
         return read_arrays(path, names)
     except ValueError as error:
-        told = " and ".join((", ".join(names[:-1]), names[-1]))
-        raise ValueError(f"{path}: expected an npz file with {told} ({error})") from error
+        expected = " and ".join((", ".join(names[:-1]), names[-1]))
+        raise ValueError(f"{path}: expected an npz file with {expected} ({error})") from error
 
 
 def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -80,23 +78,23 @@ def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array without a name; save it with np.savez")
             with file:
-                found = {name: file[name] for name in (file.files if names is None else names)}
+                arrays = {name: file[name] for name in (file.files if names is None else names)}
     except Exception as error:  # numpy, zipfile, zlib and struct each have their own for a damaged file
         raise ValueError(reason(error)) from error
-    if wrong := [name for name, x in found.items() if not isinstance(x, np.ndarray)]:
+    if wrong := [name for name, x in arrays.items() if not isinstance(x, np.ndarray)]:
         raise ValueError(f"it holds {wrong[0]!r}, which is not an array")
-    return found
+    return arrays
 
 
 def read_differenced(path: Path) -> Labelled:
     """Colour images as planes G, R - G, B - G (3, N, H, W), each differenced along height and width modulo 256."""
-    found = read_npz(path, ("d", "y"))
-    d = found["d"]
+    arrays = read_npz(path, ("d", "y"))
+    d = arrays["d"]
     if d.dtype != np.uint8 or d.ndim != 4 or d.shape[0] != 3:
         raise ValueError(f"{path}: expected an array d of uint8 (3, N, height, width), got {d.dtype} {d.shape}")
     planes = np.cumsum(np.cumsum(d, -1, dtype=np.uint8), -2, dtype=np.uint8)
     green = planes[0]
-    return labelled(path, np.stack([planes[1] + green, green, planes[2] + green], 1), found["y"])  # wraps as meant
+    return labelled(path, np.stack([planes[1] + green, green, planes[2] + green], 1), arrays["y"])  # wraps as meant
 
 
 def labelled(path: Path, images: np.ndarray, labels: np.ndarray) -> Labelled:
@@ -174,7 +172,13 @@ def _unpickle(file: IO[bytes]) -> dict[Any, Any]:
                 raise pickle.UnpicklingError(f"it names {module}.{name}, which a batch of images has no use for")
             return allowed[module, name]
 
-    found = Reader(file, encoding="bytes").load()
-    if not isinstance(found, dict):
-        raise ValueError(f"expected a dict, got {type(found).__name__}")
-    return found
+    content = Reader(file, encoding="bytes").load()
+    if not isinstance(content, dict):
+        raise ValueError(f"expected a dict, got {type(content).__name__}")
+    return content
+
+
+def reason(error: Exception) -> str:
+    """What an error of another library says, in one line; its kind where it says nothing."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -32,7 +32,7 @@ class ImageSet:
 
 
 def read_images(known: ImageSet, folder: Path | str) -> dict[str, Labelled]:
-    """The parts of an image set that a folder holds: train and test, or test alone."""
+    """The parts of an image set that a folder holds: train and test, or only test."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder with the files of {known.name}; there is none")
@@ -53,15 +53,15 @@ def as_data(part: Labelled, rows: Tensor | slice = slice(None)) -> Data:
 def _parts(known: ImageSet, place: Path) -> dict[str, Labelled]:
     file = place / f"{known.name}.npz"
     if file.exists():
-        found = read_npz(file, ("x_train", "y_train", "x_test", "y_test"))
-        return {part: labelled(file, found[f"x_{part}"], found[f"y_{part}"]) for part in ("train", "test")}
+        arrays = read_npz(file, ("x_train", "y_train", "x_test", "y_test"))
+        return {part: labelled(file, arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test")}
     if known.shape[0] == 1:
         return dict(_idx_parts(place))
     tests = sorted(place.glob(f"{known.name}_test*.npz"))
     if tests:
         trains = sorted(place.glob(f"{known.name}_train*.npz"))
         files = {"train": trains, "test": tests} if trains else {"test": tests}
-        return {part: _joined([read_differenced(f) for f in found]) for part, found in files.items()}
+        return {part: _joined([read_differenced(f) for f in of_part]) for part, of_part in files.items()}
     for names, kind in ((known.binary, "binary"), (known.python, "python")):
         if names[1] and (place / names[1][0]).is_file():
             return {part: _joined(list(_batches(known, place, n, kind))) for part, n in zip(("train", "test"), names)}
@@ -74,12 +74,12 @@ def _idx_parts(place: Path) -> Iterator[tuple[str, Labelled]]:
         pair: list[Path] = []
         for what in ("images-idx3", "labels-idx1"):
             names = [f"{word}-{w}-ubyte{end}" for w in (what, what.replace("-", ".")) for end in ("", ".gz")]
-            found = [place / name for name in names if (place / name).is_file()]
-            if not found and part == "train" and not pair:
+            present = [place / name for name in names if (place / name).is_file()]
+            if not present and part == "train" and not pair:
                 return
-            if not found:
+            if not present:
                 raise ValueError(f"{place}: expected {names[0]} or {names[1]} beside the other files, got neither")
-            pair.append(found[0])
+            pair.append(present[0])
         yield part, read_idx(pair[0], pair[1])
 
 

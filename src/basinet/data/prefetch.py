@@ -17,7 +17,7 @@ LOOK = 0.1  # seconds after which a thread that waits for room looks whether it 
 PATIENCE = 10.0  # seconds that `close` waits for an iterator that is in the middle of an item
 
 
-class Ahead(Generic[T]):
+class Prefetched(Generic[T]):
     """An iterator over trees of tensors, moved to `device`, at most `count` of them ahead of the caller (0: no thread).
 
     On a GPU they travel through pinned memory on a stream of their own. What the iterator raises is raised here, with
@@ -42,14 +42,14 @@ class Ahead(Generic[T]):
             raise StopIteration
         if self._thread is None:
             return tree.move(next(self._items), self._device)
-        found = self._queue.get()
-        if isinstance(found, _End):
+        item = self._queue.get()
+        if isinstance(item, _End):
             self.close()
-            raise StopIteration if found.error is None else found.error
-        for x in tree.leaves(found):
+            raise StopIteration if item.error is None else item.error
+        for x in tree.leaves(item):
             if isinstance(x, Tensor) and x.is_cuda:  # its memory is free again when this stream is done with it
                 x.record_stream(torch.cuda.current_stream(x.device))
-        return found
+        return item
 
     def close(self) -> None:
         """Ends the thread and the iterator."""

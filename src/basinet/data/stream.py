@@ -1,6 +1,6 @@
 """Streamed data: batches that come one after another from an iterable, for sets that do not fit in memory.
 
-Every pass starts the iterable anew. Whatever it draws from torch's global generator (a shuffling DataLoader does) it
+Every pass restarts the iterable. Whatever it draws from torch's global generator (a shuffling DataLoader does) it
 draws from a state of its own that follows from the seed of the run: so every group of members, and a run that goes on
 after a stop, sees the same batches, and the generator of the program is left as it was.
 """
@@ -24,7 +24,7 @@ from ..core.noise import Noise
 from .augment import Augmentation
 from .checks import as_tensor, check_finite, check_lengths, checked_weights, kind
 from .data import Data
-from .prefetch import Ahead
+from .prefetch import Prefetched
 
 TARGETS = ("labels", "targets", "label", "target")  # keys under which dict batches have their targets
 RESIDENT = ("inputs", "targets", "weights", "take", "split", "bootstrap")  # what data in memory have
@@ -93,7 +93,8 @@ class Stream:
     def __getattr__(self, name: str) -> NoReturn:
         if name in RESIDENT:
             raise AttributeError(
-                f"a stream has no {name!r}: its batches come and go. Make a bn.Data of examples that fit in memory"
+                f"a stream has no {name!r}, since its batches are not kept: make a bn.Data of examples that fit in "
+                "memory"
             )
         raise AttributeError(f"'Stream' object has no attribute {name!r}")
 
@@ -117,8 +118,8 @@ class Stream:
         """SHA-256 of the name, N, the size of the first batch and the augmentation: the contents are not read."""
         if self.name is None:
             raise ValueError(
-                "a pool must know its data again, and a stream has no contents to compare: give it a name that changes "
-                "with them, bn.Data.stream(..., name='reviews 2024')"
+                "a pool must recognise its data, and a stream has no contents to compare: give it a name that "
+                "changes with them, bn.Data.stream(..., name='reviews 2024')"
             )
         parts = ("stream", self.name, self.n, len(self.first().targets), self.augment)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -130,7 +131,9 @@ class Stream:
                 self.seen["first"] = next(batches)
         return tree.move(self.seen["first"], self.device, self.dtype)
 
-    def batches(self, skip: int = 0, passes: int | None = None, shares: bool = False, least: int = 1) -> Ahead[Piece]:
+    def batches(
+        self, skip: int = 0, passes: int | None = None, shares: bool = False, least: int = 1
+    ) -> Prefetched[Piece]:
         """Batches from number `skip` on, this many passes (None: without end), read ahead by a thread until closed.
         Those of fewer than `least` examples are passed over, and have no number.
 
@@ -138,7 +141,7 @@ class Stream:
         batch to stand for all N, and so the examples of batches of unequal sizes count the same over a pass.
         """
         self.first()  # what is wrong with it is said here, and not by the thread
-        return Ahead(self._read(skip, passes, shares, least), self.prefetch, self.device)
+        return Prefetched(self._read(skip, passes, shares, least), self.prefetch, self.device)
 
     def once(self) -> Generator[Piece, None, None]:
         """The batches of one pass, which ends after N examples at the latest."""
@@ -212,8 +215,8 @@ class Stream:
         """A batch as tensors, with all that can be wrong with it said."""
         try:
             inputs, targets, weights = self._parts(raw)
-            found, spec = pytree.tree_flatten_with_path(inputs)
-            named = {"inputs" + pytree.keystr(path): leaf for path, leaf in found}
+            flat, spec = pytree.tree_flatten_with_path(inputs)
+            named = {"inputs" + pytree.keystr(path): leaf for path, leaf in flat}
             if not named:
                 raise ValueError(f"expected inputs with at least one tensor, got {inputs!r}")
             named = {name: as_tensor(leaf, name) for name, leaf in named.items()}
@@ -250,10 +253,10 @@ class Stream:
 
     def _alike(self, piece: Piece, where: str) -> Piece:
         """The batch in its dtype, if it is built like the first one."""
-        first, found = _signature(self.seen.get("first", piece)), _signature(piece)
-        for name in (*first, *(n for n in found if n not in first)):
-            if first.get(name) != found.get(name):
-                old, new = first.get(name, "absent"), found.get(name, "absent")
+        first, signature = _signature(self.seen.get("first", piece)), _signature(piece)
+        for name in (*first, *(n for n in signature if n not in first)):
+            if first.get(name) != signature.get(name):
+                old, new = first.get(name, "absent"), signature.get(name, "absent")
                 raise ValueError(
                     f"{where}: {name} is {new}, where the first batch had {old}. Expected all batches alike but for "
                     "the number of examples: convert, or pad to one shape"
@@ -289,12 +292,22 @@ def _times(piece: Piece, share: float) -> Piece:
 
 
 def some(data: Data | Stream) -> Data:
-    """Data to look at: those in memory as they are, of a stream the first batch."""
+    """Data to look at: those in memory as they are, of a stream the first batch.
+
+    >>> from basinet import Data
+    >>> some(Data(torch.zeros(3, 2), torch.zeros(3, 1))).n
+    3
+    """
     return Data(*data.first()[:2]) if isinstance(data, Stream) else data
 
 
 def pieces(data: Data | Stream, size: int) -> Iterator[Piece]:
-    """All examples once: slices of data in memory, `size` at a time, or the batches of a stream as they come."""
+    """All examples once: slices of data in memory, `size` at a time, or the batches of a stream as they come.
+
+    >>> from basinet import Data
+    >>> [len(piece.targets) for piece in pieces(Data(torch.zeros(5, 2), torch.zeros(5, 1)), 2)]
+    [2, 2, 1]
+    """
     if isinstance(data, Stream):
         yield from data.once()
         return
@@ -304,7 +317,12 @@ def pieces(data: Data | Stream, size: int) -> Iterator[Piece]:
 
 
 def counted(data: Data | Piece) -> Tensor | None:
-    """True for the elements of the targets that have weight, in the shape of the targets; None where all have."""
+    """True for the elements of the targets that have weight, in the shape of the targets; None where all have.
+
+    >>> from basinet import Data
+    >>> counted(Data(torch.zeros(3, 2), torch.zeros(3), torch.tensor([1.0, 0.0, 2.0])))
+    tensor([ True, False,  True])
+    """
     if data.weights is None or bool((data.weights > 0).all()):
         return None
     here = data.weights > 0
@@ -313,7 +331,12 @@ def counted(data: Data | Piece) -> Tensor | None:
 
 def weighed(data: Data | Piece) -> tuple[Tensor | None, Tensor | None]:
     """How examples count where something is tuned: the exponent of each element's density, in the shape of the targets,
-    and the weight of each example (B,), the largest of its elements'; None where all are 1."""
+    and the weight of each example (B,), the largest of its elements'; None where all are 1.
+
+    >>> from basinet import Data
+    >>> weighed(Data(torch.zeros(2, 1), torch.zeros(2, 1), torch.tensor([1.0, 3.0])))[1]
+    tensor([1., 3.])
+    """
     if data.weights is None or bool((data.weights == 1).all()):
         return None, None
     here = data.weights.reshape(data.weights.shape + (1,) * (data.targets.dim() - data.weights.dim()))
@@ -324,21 +347,25 @@ def weighed(data: Data | Piece) -> tuple[Tensor | None, Tensor | None]:
 
 
 def examples(piece: Piece) -> int:
-    """How many examples have weight."""
+    """How many examples have weight.
+
+    >>> examples(Piece(torch.zeros(3, 2), torch.zeros(3), torch.tensor([1.0, 0.0, 2.0])))
+    2
+    """
     here = counted(piece)
     return len(piece.targets) if here is None else int(here.flatten(1).any(1).sum() if here.dim() > 1 else here.sum())
 
 
 def _signature(piece: Piece) -> dict[str, str]:
     """What all batches have in common: names, dtypes and the shape of an example."""
-    found, _ = pytree.tree_flatten_with_path(piece.inputs)
-    named = {"inputs" + pytree.keystr(path): leaf for path, leaf in found}
+    flat, _ = pytree.tree_flatten_with_path(piece.inputs)
+    named = {"inputs" + pytree.keystr(path): leaf for path, leaf in flat}
     named |= {"targets": piece.targets} | ({} if piece.weights is None else {"weights": piece.weights})
     return {name: f"{kind(x)} {tuple(x.shape[1:])} an example" for name, x in named.items()}
 
 
 def _check_source(source: Any) -> None:
-    """Whether passes can be started anew."""
+    """Whether passes can be started again."""
     advice = (
         "pass a list, a DataLoader, or a function that returns a fresh iterator: Data.stream(lambda: read(), n=...)"
     )

@@ -19,31 +19,60 @@ LEAST = 4  # draws of a chain, so that its halves have a variance
 
 
 def rhat(draws: Tensor) -> Tensor:
-    """Rank-normalised split R-hat, (...): the larger one of location and of scale (draws folded at their median)."""
+    """Rank-normalised split R-hat, (...): the larger one of place and of scale.
+
+    >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
+    >>> bool(rhat(draws) < 1.01), bool(rhat(draws + torch.arange(4.0)[:, None]) > 1.2)  # chains in places of their own
+    (True, True)
+    """
+    return rhat_of_both(draws).amax(0)
+
+
+def rhat_of_both(draws: Tensor) -> Tensor:
+    """R-hat of place and of scale (draws folded at their median), (2, ...)."""
     halves = _halves(draws)
-    folded = (halves - _median(halves)).abs()
-    return torch.maximum(_ratio(_scores(halves)), _ratio(_scores(folded)))
+    return torch.stack([_ratio(scores(halves)), _ratio(scores(folded(halves)))])
 
 
 def ess_bulk(draws: Tensor) -> Tensor:
-    """Effective draws for the centre of the distribution, (...)."""
-    return _effective(_scores(_halves(draws)))
+    """Effective draws for the centre of the distribution, (...).
+
+    >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))  # independent: about 2,000
+    >>> bool(ess_bulk(draws) > 1500)
+    True
+    """
+    return _effective(scores(_halves(draws)))
 
 
 def ess_tail(draws: Tensor) -> Tensor:
-    """Effective draws for its tails, (...)."""
+    """Effective draws for its tails, (...).
+
+    >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
+    >>> bool(ess_tail(draws) > 1500)
+    True
+    """
     halves, flat = _halves(draws), draws.double().flatten(0, 1)
     low, high = (torch.quantile(flat, q, dim=0) for q in (0.05, 0.95))
     return torch.minimum(_effective((halves <= low).double()), _effective((halves <= high).double()))
 
 
 def ess_mean(draws: Tensor) -> Tensor:
-    """Effective draws for the mean of the draws as they are, (...)."""
+    """Effective draws for the mean of the draws as they are, (...).
+
+    >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
+    >>> bool(ess_mean(draws) > 1500)
+    True
+    """
     return _effective(_halves(draws))
 
 
 def mcse_mean(draws: Tensor) -> Tensor:
-    """The standard error of the mean of all draws, (...)."""
+    """The standard error of the mean of all draws, (...).
+
+    >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))  # 1 / sqrt(2,000) = .022
+    >>> 0.02 < float(mcse_mean(draws)) < 0.025
+    True
+    """
     return draws.double().flatten(0, 1).std(0) / ess_mean(draws).sqrt()
 
 
@@ -58,11 +87,12 @@ def _halves(draws: Tensor) -> Tensor:
     return torch.cat([draws[:, :half], draws[:, -half:]])
 
 
-def _median(draws: Tensor) -> Tensor:
-    return torch.quantile(draws.flatten(0, 1), 0.5, dim=0)
+def folded(draws: Tensor) -> Tensor:
+    """Distances from the median of all draws, which tell of the scale."""
+    return (draws - torch.quantile(draws.flatten(0, 1), 0.5, dim=0)).abs()
 
 
-def _scores(draws: Tensor) -> Tensor:
+def scores(draws: Tensor) -> Tensor:
     """Normal scores of the ranks among all draws: Phi^-1((r - 3/8) / (S + 1/4)), ties at their mean rank."""
     flat = draws.flatten(0, 1)
     total, columns = len(flat), flat.reshape(len(flat), -1)
@@ -84,7 +114,7 @@ def _ratio(draws: Tensor) -> Tensor:
 def _effective(draws: Tensor) -> Tensor:
     """ESS of draws as they are; their number where nothing varies."""
     chains, count = draws.shape[:2]
-    covariance = _autocovariance(draws).mean(0)  # (K, ...)
+    covariance = autocovariance(draws).mean(0)  # (K, ...)
     within = covariance[0] * count / (count - 1)
     total = covariance[0] + (draws.mean(1).var(0) if chains > 1 else 0.0)
     rho = 1 - (within - covariance) / total
@@ -103,7 +133,7 @@ def _effective(draws: Tensor) -> Tensor:
     return torch.where(total > 0, chains * count / tau, torch.full_like(tau, chains * count))
 
 
-def _autocovariance(draws: Tensor) -> Tensor:
+def autocovariance(draws: Tensor) -> Tensor:
     """Of each chain at all lags, divided by the number of draws, (C, K, ...)."""
     count = draws.shape[1]
     centred = draws - draws.mean(1, keepdim=True)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from .convergence import ess_bulk, ess_tail, rhat
-from .temperatures import Temperature
+from .chance import rhat_limits
+from .convergence import ess_bulk, ess_tail, rhat_of_both
+from .temperatures import LEVEL, Temperature
 
-RHAT = 1.01  # as Vehtari et al. advise, where draws are so many that chance alone stays below
-ALARM = 0.01  # probability that independent draws of one law exceed the limit of R-hat
+UNSURE = 1.1  # a limit of R-hat beyond which agreement says nothing
 ESS = 400  # effective draws of all chains together, as they advise
 REJECTED = 0.05  # acceptance below this: a chain hardly moves
 
@@ -39,16 +36,24 @@ class Finding(NamedTuple):
 def findings(
     draws: Tensor, transitions: Transitions | None = None, temperatures: Sequence[tuple[str, Temperature]] = ()
 ) -> list[Finding]:
-    """What is tested of draws (C, K, Q) of Q quantities, of transitions, and of thermometers by name."""
+    """What is tested of draws (C, K, Q) of Q quantities, of transitions, and of thermometers by name.
+
+
+    >>> draws = torch.randn(4, 500, 1, generator=torch.Generator().manual_seed(0))
+    >>> all(finding.passed for finding in findings(draws))
+    True
+    """
     chains, count, _ = draws.shape
-    ratios, limits = rhat(draws), rhat_limit(draws)
+    ratios, limits = rhat_of_both(draws).flatten(), rhat_limits(draws).flatten()
     at = int((ratios / limits).argmax())
     worst, limit, least = float(ratios[at]), float(limits[at]), float(ess_bulk(draws).min())
     tail = float(ess_tail(draws).min())
     wanted = ESS
     alone = " (one chain: only drift can be seen; run at least 4)" if chains == 1 else ""
+    hidden = float(limits.max()) > UNSURE
+    unsure = " (with this few effective draws, disagreement between chains may go unnoticed)" if hidden else ""
     tests = [
-        Finding(worst <= limit, f"R-hat {worst:.3f} at the worst, limit {limit:.3g}{alone}"),
+        Finding(worst <= limit, f"R-hat {worst:.3f} at the worst, limit {limit:.3g}{alone or unsure}"),
         Finding(least >= wanted, f"bulk ESS at least {least:,.0f} of {count * chains:,}, wanted {wanted:,}"),
         Finding(tail >= wanted, f"tail ESS at least {tail:,.0f}, wanted {wanted:,}"),
     ]
@@ -56,24 +61,9 @@ def findings(
         tests += _of_transitions(transitions)
     for name, temperature in temperatures:
         value, low, high = temperature
-        tests.append(
-            Finding(temperature.right, f"{name} temperature {value:.3f}, expected {low:.3f} to {high:.3f} (99 %)")
-        )
+        text = f"{name} temperature {value:.3f}, expected {low:.3f} to {high:.3f} ({LEVEL:.1%})"
+        tests.append(Finding(temperature.right, text))
     return tests
-
-
-def rhat_limit(draws: Tensor) -> Tensor:
-    """What R-hat of each quantity may be, (Q,): RHAT, or what the largest of this many is by chance in so few draws.
-
-    Means of the 2 C halves vary by a chi-square with 2 C - 1 degrees of freedom, over the effective draws of a half.
-    Those are counted within chains, so that chains which disagree do not get a wider limit for it.
-    """
-    chains, _, quantities = draws.shape
-    freedom = 2 * chains - 1
-    z = NormalDist().inv_cdf(1 - ALARM / (2 * quantities))  # place and scale are looked at
-    quantile = (1 - 2 / (9 * freedom) + z * math.sqrt(2 / (9 * freedom))) ** 3  # over freedom, by Wilson and Hilferty
-    half = torch.stack([ess_bulk(chain.unsqueeze(0)) for chain in draws]).mean(0).clamp(max=draws.shape[1]) / 2
-    return (1 + (quantile - 1) / half).sqrt().clamp(min=RHAT)
 
 
 def _of_transitions(seen: Transitions) -> list[Finding]:
@@ -89,19 +79,28 @@ def _of_transitions(seen: Transitions) -> list[Finding]:
 
 
 def verdict(tests: Sequence[Finding]) -> str:
-    """All of it in one sentence."""
+    """All of it in one sentence.
+
+
+    >>> print(verdict(findings(torch.randn(4, 500, 1, generator=torch.Generator().manual_seed(0)))))
+    All 3 tests passed: no evidence against these draws.
+    """
     failed = [test for test in tests if not test.passed]
     if not failed:
-        return f"All {len(tests)} tests passed: nothing speaks against these draws."
+        return f"All {len(tests)} tests passed: no evidence against these draws."
     first = failed[0].text
     if first.startswith("R-hat"):
         return f"Do not trust these draws: chains disagree ({first}). Run longer, or from better starts."
     if any("divergences" in test.text for test in failed):
         text = next(test.text for test in failed if "divergences" in test.text)
-        return f"Trust with care: {text}: a region of high curvature is not reached. Smaller steps, or another scale."
+        return (
+            f"Trust with care: {text}: a region of high curvature is not reached. Use smaller steps, or another scale."
+        )
     if any("temperature" in test.text for test in failed):
         text = next(test.text for test in failed if "temperature" in test.text)
-        return f"These draws have another law than the posterior ({text}). Smaller steps."
+        return f"These draws do not follow the posterior ({text}). Use smaller steps."
     if any(test.text.startswith("acceptance") for test in failed):
         return f"A chain hardly moves ({next(t.text for t in failed if t.text.startswith('acceptance'))})."
+    if any("may go unnoticed" in test.text for test in tests):
+        return f"There are too few effective draws to say whether chains agree ({failed[0].text}). Run longer."
     return f"Chains agree, but there are few effective draws ({failed[0].text}): keep more for tails and errors."

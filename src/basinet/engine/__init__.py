@@ -1,6 +1,6 @@
 """Trains members: many at once, or one after another, with the same result."""
 
-from ..core.demand import Demand, Predicting
+from ..cost.demand import Demand, Predicting
 from .descent import Descent, GradientMethod, Sample
 from .engine import Engine
 from .method import Based, Finished, Method, Report, Review, Schedule

@@ -3,15 +3,24 @@
 A step writes its sample without asking whether it is one: what is not kept goes to a row that nobody reads. So a step
 needs no word from the device, and can be recorded in a CUDA graph. On a CPU, where a look is free, nothing is written
 in vain.
+
+With a pool the store is a mapped file there (`kept_in`), in which the samples stay when the run is over. A checkpoint
+holds how many of each member count, with a digest of those that came since the last one: what a killed run wrote beyond
+that is written again.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from ..pool.codec import digest
+from ..pool.files import FileError
+from ..pool.mapped import Mapped
 
 BLOCK = 32  # samples of each member that wait on a GPU before they are fetched
 
@@ -27,8 +36,20 @@ class Bank:
         self._left = torch.full((members,), rows, dtype=torch.long, device=self.device)  # that may still be kept
         self._waiting = torch.zeros(members, dtype=torch.long, device=self.device)
         self._blocks: list[Tensor] | None = None  # (members, block + 1, ...), on the device
-        self._store: list[Tensor] | None = None  # (members, rows, ...), on the host
         self._structure: Any = None
+        self._begin(members)
+
+    def _begin(self, members: int) -> None:
+        """An empty store, not yet made."""
+        self._total, self._who = members, torch.arange(members)  # rows of the store, and those of these members
+        self._store: list[Tensor] | None = None  # (total, rows, ...), on the host
+        self._file: Path | None = None  # where it is; None: in memory
+        self._mapped: Mapped | None = None
+        self._seals: list[list[Any]] = []  # counts of each row up to which a digest goes, and the digest
+
+    def kept_in(self, file: Path) -> None:
+        """Has the store made in a file, when the first sample comes."""
+        self._file = file
 
     def write(self, keep: Tensor, sample: Any, members: slice = slice(None)) -> None:
         """Stores the sample (leaves (g, ...)) of those of `members` for which `keep` (g,) is true."""
@@ -58,7 +79,7 @@ class Bank:
         for j, count in enumerate(waiting):
             begin = int(self.counts[j])
             for store, block in zip(self._store, self._blocks):
-                store[j, begin : begin + count] = block[j, :count].cpu()
+                store[int(self._who[j]), begin : begin + count] = block[j, :count].cpu()
             self.counts[j] += count
         self._waiting.zero_()
 
@@ -68,7 +89,7 @@ class Bank:
         count = int(self.counts[member])
         if count == 0 or self._store is None:
             return None
-        kept = [x[member, :count].to(self.device) for x in self._store]
+        kept = [x[int(self._who[member]), :count].to(self.device) for x in self._store]
         return pytree.tree_unflatten(kept, self._structure)
 
     def reset(self) -> None:
@@ -76,7 +97,7 @@ class Bank:
         self.counts.zero_()
         self._waiting.zero_()
         self._left.fill_(self.rows)
-        self._store = None
+        self._begin(len(self.counts))
 
     def forget_waiting(self) -> None:
         """Forgets what waits on the device: of steps that were only tried."""
@@ -88,6 +109,7 @@ class Bank:
         self.counts[member] = 0
         self._waiting[member] = 0
         self._left[member] = self.rows
+        self._seals = []
 
     def only(self, members: list[int]) -> Bank:
         """The bank of some of its members."""
@@ -95,24 +117,67 @@ class Bank:
         some = Bank(len(members), self.rows, self.device)
         some.counts, some._structure = self.counts[members].clone(), self._structure
         some._left = self._left[members].clone()
-        some._store = None if self._store is None else [x[members] for x in self._store]
+        some._total, some._who, some._store = self._total, self._who[members], self._store
+        some._file, some._mapped = self._file, self._mapped
         return some
 
     def contents(self) -> list[Tensor] | None:
-        """Everything, as a flat list: for a checkpoint."""
+        """Everything that a checkpoint must hold, as a flat list: of a store in a file, how many samples count."""
         self.fetch()
-        return None if self._store is None else [self.counts, *self._store]
+        if self._store is None:
+            return None
+        if self._mapped is None:
+            return [self.counts, *self._store]
+        self._mapped.flush()
+        return [self.counts]
 
-    def structure(self) -> str | None:
-        """How a sample is built of its leaves, as text: for a checkpoint."""
-        return None if self._structure is None else pytree.treespec_dumps(self._structure)
+    def structure(self) -> dict[str, Any] | None:
+        """How a sample is built of its leaves and where the store is, as JSON: for a checkpoint."""
+        if self._structure is None:
+            return None
+        about: dict[str, Any] = {"structure": pytree.treespec_dumps(self._structure)}
+        if self._mapped is not None:
+            self._seal()
+            about |= {"file": self._mapped.path.name, "seals": self._seals}
+        return about
 
-    def restore(self, contents: list[Tensor] | None, structure: str | None) -> None:
-        """The inverse of `contents` and `structure`."""
-        if contents is not None and structure is not None:
-            self.counts, self._store = contents[0].cpu(), [x.cpu() for x in contents[1:]]
-            self._left.copy_(self.rows - self.counts)
-            self._structure = pytree.treespec_loads(structure)
+    def restore(self, contents: list[Tensor] | None, about: dict[str, Any] | None, folder: Path | None = None) -> None:
+        """The inverse of `contents` and `structure`. Refuses a file whose samples are not those that were written."""
+        if contents is None or about is None:
+            return
+        self.counts = contents[0].cpu()
+        self._left.copy_(self.rows - self.counts)
+        self._structure = pytree.treespec_loads(about["structure"])
+        self._store = [x.cpu() for x in contents[1:]]
+        if "file" in about:
+            assert folder is not None
+            self._mapped = Mapped.open(folder / about["file"], writing=True)
+            self._store, self._seals = _in_order(self._mapped), about["seals"]
+            self._total = len(self._store[0])
+            self._check(self._mapped.path)
+
+    def _seal(self) -> None:
+        """Adds a digest of what came since the last one."""
+        before = self._seals[-1][0] if self._seals else [0] * len(self.counts)
+        after = self.counts.tolist()
+        if after != before:
+            self._seals.append([after, self._digest(before, after)])
+
+    def _check(self, path: Path) -> None:
+        before = [0] * len(self.counts)
+        for after, expected in self._seals:
+            if self._digest(before, after) != expected:
+                raise FileError(
+                    path,
+                    "its samples are not those that the run wrote: delete it and the checkpoint-* files beside it to "
+                    "start again",
+                )
+            before = after
+
+    def _digest(self, before: list[int], after: list[int]) -> str:
+        assert self._store is not None
+        rows = [(j, int(w), a, b) for j, (w, a, b) in enumerate(zip(self._who, before, after)) if b > a]
+        return digest({f"{i}/{j}": x[w, a:b] for i, x in enumerate(self._store) for j, w, a, b in rows})
 
     def _write_here(self, members: slice, keep: Tensor, flat: list[Tensor]) -> None:
         counts = self.counts[members]
@@ -123,10 +188,31 @@ class Bank:
         assert self._store is not None
         at = counts[chosen]
         for store, x in zip(self._store, flat):
-            store[members][chosen, at] = x[chosen].detach()
+            store[self._who[members][chosen], at] = x[chosen].detach()
         counts[chosen] += 1
 
     def _make_store(self, flat: list[Tensor]) -> None:
-        if self._store is None:
-            total = len(self.counts)
-            self._store = [torch.zeros((total, self.rows, *x.shape[1:]), dtype=x.dtype) for x in flat]
+        if self._store is not None:
+            return
+        shapes = [((self._total, self.rows, *x.shape[1:]), x.dtype) for x in flat]
+        if self._file is None:
+            self._store = [torch.zeros(shape, dtype=dtype) for shape, dtype in shapes]
+            return
+        like = {str(i): shape for i, shape in enumerate(shapes)}
+        self._mapped = Mapped.fill(self._file, like, {})
+        self._store = _in_order(self._mapped)
+
+
+def lengthened(old: Path, new: Path, rows: int) -> None:
+    """A copy of the file of a store, with more rows for each member."""
+    before = _in_order(Mapped.open(old))
+    like = {str(i): ((len(x), rows, *x.shape[2:]), x.dtype) for i, x in enumerate(before)}
+    longer = Mapped.fill(new, like, {})
+    for x, y in zip(before, _in_order(longer)):
+        for member in range(len(x)):  # one after another, so that little is in memory
+            y[member, : x.shape[1]] = x[member]
+    longer.flush()
+
+
+def _in_order(mapped: Mapped) -> list[Tensor]:
+    return [mapped.arrays[str(i)] for i in range(len(mapped.arrays))]

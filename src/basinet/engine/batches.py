@@ -12,21 +12,30 @@ from ..core.lift import lift
 from ..core.noise import Noise
 from ..core.tree import tree_map
 from ..data import Data, Piece, Stream
-from ..data.prefetch import Ahead
+from ..data.prefetch import Prefetched
+
+FEW = 16  # keys that are read one by one on a CPU, which takes less than to read them at once
 
 
 class Batches:
     """Index lists for a group of members.
 
     Member k walks through one random order of its examples after another. Batches are always full: what remains of an
-    order flows into the next one. The examples of a step depend on the member's key and the step alone. With `given`,
-    examples come in the order of the data, each once in a pass, so that the last batch of a pass may be short.
+    order flows into the next one. The examples of a step depend only on the member's key and the step. With `given`,
+    examples come in the order of the data, each once in a pass, so that the last batch of a pass may be short. With
+    `independent`, every example is drawn from all of them, whatever came before.
     """
 
     def __init__(
-        self, data: Data, members: list[int], keys: Tensor, batch_size: int | None, given: bool = False
+        self,
+        data: Data,
+        members: list[int],
+        keys: Tensor,
+        batch_size: int | None,
+        given: bool = False,
+        independent: bool = False,
     ) -> None:
-        self.given = given
+        self.given, self.independent = given, independent
         self.data = data
         self.n = data.n
         self.rows = None if data.rows is None else data.rows[members]  # (g, n)
@@ -51,11 +60,11 @@ class Batches:
             return everything.expand(steps, *everything.shape)
         if len(set(clocks)) == 1:
             return self._cut(clocks[0], steps)
-        found = torch.empty(steps, g, self.batch_size, dtype=torch.long, device=self.keys.device)
+        indices = torch.empty(steps, g, self.batch_size, dtype=torch.long, device=self.keys.device)
         for clock in set(clocks):  # members that were restarted have clocks of their own
             behind = [i for i in range(g) if clocks[i] == clock]
-            found[:, behind] = self._cut(clock, steps)[:, behind]
-        return found
+            indices[:, behind] = self._cut(clock, steps)[:, behind]
+        return indices
 
     def _in_order(self, clocks: list[int], ahead: int) -> Tensor:
         assert self.batch_size is not None
@@ -63,7 +72,7 @@ class Batches:
         begins = [(clock + ahead) % a_pass * self.batch_size for clock in clocks]
         if len({min(begin + self.batch_size, self.n) - begin for begin in begins}) > 1:
             raise RuntimeError(
-                "members that started anew are at batches of another length than the others: choose a batch_size that "
+                "members that restarted are at batches of another length than the others: choose a batch_size that "
                 f"divides the {self.n:,} examples"
             )
         length = min(begins[0] + self.batch_size, self.n) - begins[0]
@@ -78,7 +87,8 @@ class Batches:
         joined = orders[0] if len(orders) == 1 else torch.cat(orders, 1)  # (g, passes * n)
         offset = start - passes[0] * self.n
         cut = joined[:, offset : offset + stop - start].reshape(-1, steps, self.batch_size)
-        return cut.transpose(0, 1).contiguous()  # in one order whatever the clock: a step is compiled once
+        # in one order whatever the clock, so that a step is compiled once: strides of a single member, too
+        return cut.transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
     def gather(self, index: Tensor) -> tuple[Any, Tensor, Tensor | None]:
         """Inputs, targets and weights at the positions `index` (any shape)."""
@@ -108,15 +118,27 @@ class Batches:
         if epoch not in self._orders:
             while len(self._orders) > 3:  # this pass and the last, for clocks at two places
                 del self._orders[next(iter(self._orders))]
-            order = lift(lambda key: Noise(key).split("shuffle").split(epoch).permutation(self.n))(self.keys)
+
+            def of_one(key: Tensor) -> Tensor:
+                return self._drawn(Noise(key).split("shuffle").split(epoch))
+
+            few = self.keys.device.type == "cpu" and len(self.keys) <= FEW
+            order = torch.stack([of_one(key) for key in self.keys]) if few else lift(of_one)(self.keys)
             self._orders[epoch] = order if self.rows is None else self.rows.gather(1, order)
         return self._orders[epoch]
+
+    def _drawn(self, noise: Noise) -> Tensor:
+        """As many examples as there are, (n,)."""
+        if not self.independent:
+            return noise.permutation(self.n)
+        uniform = noise.uniform(torch.empty(self.n, dtype=torch.float64, device=self.keys.device))
+        return (uniform * self.n).long().clamp(max=self.n - 1)
 
 
 class Streamed:
     """The batches of a stream, in the order in which they come: all members of a group see the same ones.
 
-    Until `start`, the first batch comes again and again, for steps that are only tried. A member that starts anew goes
+    Until `start`, the first batch comes again and again, for steps that are only tried. A member that restarts goes
     on with the batches that come, so that the others see what they would have seen. Where the network does not train on
     one example alone (`alone` False), batches of one are passed over.
     """
@@ -127,7 +149,7 @@ class Streamed:
     def __init__(self, stream: Stream, alone: bool = True) -> None:
         self.stream, self.n, self.alone = stream, stream.n, alone
         self._position = 0
-        self._ahead: Ahead[Piece] | None = None
+        self._ahead: Prefetched[Piece] | None = None
 
     def start(self, position: int) -> None:
         """Opens the stream before step `position` of the group: earlier batches are read and passed over."""

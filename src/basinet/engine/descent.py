@@ -97,7 +97,7 @@ class GradientMethod(Method, kind="method"):
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family | Finished:
         """The point where descent ended, with norm statistics of its own where it was never visited, and with the noise
-        that validation data tell; methods that keep more than a point say so."""
+        that validation data give; methods that keep more than a point say so."""
         point = self.point(state)
         if self.norm == "refresh":
             point = settled(problem, point, data, noise.split("refresh"))

@@ -2,54 +2,64 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from ..core.allocator import freed_memory_kept
+from ..core.documented import with_field_doc
 from ..core.tree import Point, leaves, move
 from ..pool.files import FileError
+from ..pool.pool import Shelf
 from .checkpoint import Checkpoints
-from .executor import Here
+from .executor import Executor, Here
 from .interrupt import Interrupt
-from .line import Line, Train
 from .planner import Planner
 from .probe import STRATEGIES, Plan, Strategy
 from .progress import Progress
 from .refusals import in_words
-from .scheduler import train_all
+from .scheduler import Local, train_all
 from .sweep import Apart, Together
 from .work import Observer, Roster, Run, Trained, Work
+from .worker_loop import Line, Train
 from .workers import refuse_while_importing
 
 
+@with_field_doc
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Where and how members run. Everything has a default that fits, and is said in one line."""
+    """Where and how members run. Every field has a sensible default, and the choice is printed in one line."""
 
-    device: str | None = None  # "cpu", "cuda", "cuda:1"; default: the GPU where there is one
+    device: str | None = None  # "cpu", "cuda", "cuda:1"; default: the GPU if there is one
     dtype: torch.dtype | None = None  # of floating-point parameters and data; default: as the network is built
     autocast: torch.dtype | None = None  # compute matrix products in this dtype, torch.bfloat16 say; default: in dtype
-    strategy: Strategy | None = None  # "stacked", "streams" (GPU) or "loop"; default: what a probe finds
-    compile: bool | None = None  # compile loss and gradient; default: where the run is long enough to pay
-    processes: int | None = None  # members are spread over so many, one a GPU or several on a CPU; default: as many as
-    # there are GPUs, or on a CPU cores for strategy "loop" and one for "stacked", where the run is long enough to pay
+    strategy: Strategy | None = None  # "stacked", "streams" (GPU) or "loop"; default: the faster one in a short trial
+    compile: bool | None = None  # compile loss and gradient; default: if the run is long enough to gain from it
+    processes: int | None = None  # over which members are spread, each with a GPU or a share of a CPU; default: as many
+    # as there are GPUs, or on a CPU cores for strategy "loop" and one for "stacked", where the run is long enough
+    group: int | None = None  # members that train side by side, at most; default: as many as fit in memory, or 8 where
+    # they are spread over a cluster
+    executor: str | None = None  # "ray" or "ray:ADDRESS" trains on a Ray cluster; default: on this machine
     memory: int | None = None  # bytes that members may take; default: four fifths of what is free
-    checkpoint: float = 60.0  # seconds between checkpoints, which are written where fit is given a pool
-    deterministic: bool = (
-        False  # choose how members run by rules alone and not by timing or by what memory is free: the
-    )
+    checkpoint: float = 60.0  # seconds between checkpoints, which are written if fit is given a pool
+    deterministic: bool = False  # choose how members run by rules, not by timing or free memory: the
     # same command gives the same members to the bit, where another plan would give them up to rounding
     progress: bool | None = None  # show a progress bar; default: where the error stream is a terminal
 
     def __post_init__(self) -> None:
         if self.strategy not in (None, *STRATEGIES):
             raise ValueError(f"expected strategy 'stacked', 'streams', 'loop' or None, got {self.strategy!r}")
+        if self.executor is not None and not re.fullmatch(r"ray(:.+)?", str(self.executor)):
+            raise ValueError(f"expected executor as 'ray', 'ray:ADDRESS' or None, got {self.executor!r}")
         if self.device is not None:
             self._check_device(str(self.device))
+        if self.group is not None and (type(self.group) is not int or self.group < 1):
+            raise ValueError(f"expected group as a positive number of members or None, got {self.group!r}")
         if self.dtype is not None and not (isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point):
             raise ValueError(f"expected dtype as a floating one such as torch.float64, or None, got {self.dtype!r}")
         if self.autocast not in (None, torch.bfloat16, torch.float16):
@@ -68,11 +78,16 @@ class Engine:
                 f"{self.most_processes} with device={self.device!r}: ask for fewer, or leave the number of the GPU out"
             )
 
-    @staticmethod
-    def _check_device(name: str) -> None:
+    def _check_device(self, name: str) -> None:
         kind, _, index = name.partition(":")
         if kind not in ("cpu", "cuda") or not (index or "0").isdigit():
             raise ValueError(f"expected device as 'cpu', 'cuda' or 'cuda:1', say, or None, got {name!r}")
+        if self.executor is not None:  # the cluster knows what it has
+            if index:
+                raise ValueError(
+                    f"expected device 'cpu' or 'cuda' with an executor, which chooses the GPU, got {name!r}"
+                )
+            return
         count = torch.cuda.device_count()
         if kind == "cuda" and int(index or 0) >= count:
             raise ValueError(
@@ -82,7 +97,9 @@ class Engine:
 
     @property
     def place(self) -> torch.device:
-        """The device in use."""
+        """The device in use; on this side of a cluster, the CPU."""
+        if self.executor is not None:
+            return torch.device("cpu")
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     @property
@@ -104,9 +121,12 @@ class Engine:
         missing: Sequence[int] | None = None,
         observe: Observer | None = None,
         checkpoints: Checkpoints | None = None,
-    ) -> Generator[Trained, None, None]:
-        """Yields the missing members of a roster (by position; default all) as they finish.
+        shelf: Shelf | None = None,
+    ) -> Generator[Trained | None, None, None]:
+        """Yields the missing members of a roster (by position; default all) as they finish, and None while it waits for
+        other machines.
 
+        Other machines put members on the shelf, if there is one.
         Raises Apart, before any step, where members whose recipes differ (`Together`) cannot or should not run side by
         side.
         """
@@ -117,25 +137,40 @@ class Engine:
         with Progress(label, work.schedule.steps * len(wanted), self.progress) as progress, freed_memory_kept():
             saved = checkpoints or Checkpoints()
             interrupt = Interrupt(waits=saved.folder is not None)
-            job = _Job(
-                self, work, leaves(first.params)[0].dtype, roster._replace(point=_elsewhere), observe is not None
-            )
-            here = job.here(self, progress, observe, saved, interrupt, roster.point)
-            try:
-                with in_words(self, job.dtype, trying=True):
-                    Planner(self, here).plan(first, wanted)
-            except (RuntimeError, TypeError, ValueError) as error:
-                if isinstance(error, FileError) or not isinstance(work.method, Together):
-                    raise
-                raise Apart(str(error).strip().split("\n")[0]) from error
-            with interrupt, in_words(self, job.dtype):
-                yield from train_all(here, wanted, job._replace(plan=here.chosen, saved=saved.place()).begin)
+            job = Job(self, work, leaves(first.params)[0].dtype, roster, observe is not None, saved=saved.place())
+            with closing(self._executor(job, progress, observe, saved, interrupt, shelf)) as executor:
+                try:
+                    with in_words(self, job.dtype, trying=True):
+                        yield from executor.plan(first, wanted)
+                except (RuntimeError, TypeError, ValueError) as error:
+                    if isinstance(error, FileError) or not isinstance(work.method, Together):
+                        raise
+                    raise Apart(str(error).strip().split("\n")[0]) from error
+                with interrupt, in_words(self, job.dtype):
+                    yield from train_all(executor, wanted)
             saved.clear()
+
+    def _executor(
+        self,
+        job: Job,
+        progress: Progress,
+        observe: Observer | None,
+        saved: Checkpoints,
+        interrupt: Interrupt,
+        shelf: Shelf | None,
+    ) -> Executor:
+        if self.executor is not None:
+            from .cluster.driver import Cluster
+
+            return Cluster(self, Run(job.work, progress, observe, saved, interrupt), job, shelf)
+        here = job.here(self, progress, observe, saved, interrupt, job.roster.point)
+        elsewhere = job._replace(roster=job.roster._replace(point=_elsewhere))
+        return Local(here, lambda planned: elsewhere._replace(plan=planned.chosen).begin)
 
     def pace(self, work: Work, roster: Roster) -> Pace:
         """How `train` would run members, and how long they would take: by a few steps, of which nothing is kept."""
         first, wanted = self.move(roster.point(0, 0)), list(range(len(roster.members)))
-        job = _Job(self, work, leaves(first.params)[0].dtype, roster, False)
+        job = Job(self, work, leaves(first.params)[0].dtype, roster, False)
         quiet = Progress("", 0, False)
         here = job.here(self, quiet, None, Checkpoints(), Interrupt(waits=False), roster.point)
         planner = Planner(self, here)
@@ -152,7 +187,7 @@ class Pace(NamedTuple):
     seconds: float  # that all steps of all members take, at the pace of those that were tried
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """What a run is about, wherever it runs: here, or in a worker to which this travels."""
 
     engine: Engine
@@ -173,9 +208,12 @@ class _Job(NamedTuple):
         point: Callable[[int, int], Point],
     ) -> Here:
         """What trains groups on the device of `engine`."""
-        run = Run(self.work.to(engine.place, self.dtype), progress, observe, checkpoints, interrupt)
+        work, method = self.work, self.work.method
+        if isinstance(method, Together):
+            work = work._replace(method=method.to(engine.place, self.dtype))
+        run = Run(work.to(engine.place, self.dtype), progress, observe, checkpoints, interrupt)
         keys = self.roster.keys.to(engine.place)
-        return Here(engine, run, Roster(self.roster.members, point, keys))
+        return Here(engine, run, self.roster._replace(point=point, keys=keys))
 
     def begin(self, line: Line, number: int) -> Train:
         """In a worker: the function that trains a group there."""

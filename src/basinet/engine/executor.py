@@ -6,13 +6,14 @@ What trains groups elsewhere (`workers.py`) has the same `train_all`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from ..core.lift import is_out_of_memory
+from ..core.tree import Point
 from ..data import Stream
 from .captured import Captured
 from .group import Group
@@ -30,6 +31,26 @@ TRIED = {True: 20, False: 2}  # steps that are timed, by whether they are record
 
 Halves = Callable[[list[int]], list[list[int]]]
 """Cuts a group that did not fit in memory."""
+
+
+class Executor(Protocol):
+    """Where groups train: here, in processes of this machine, or on a cluster."""
+
+    run: Run
+
+    def plan(self, first: Point, wanted: Sequence[int]) -> Iterable[None]:
+        """Settles in `run.checkpoints` how members run, and says so; the first of them starts at `first`. Yields None
+        while it waits for others."""
+
+    def train_all(self, groups: list[list[int]], halves: Halves) -> Iterator[Trained | None]:
+        """Trains groups and yields their members; `halves` cuts a group that did not fit in memory. Yields None where
+        it only waits for others, so that its caller may do something else."""
+
+    def half(self, count: int) -> int:
+        """Half as many members as were too many, after saying so."""
+
+    def close(self) -> None:
+        """Ends whatever still runs."""
 
 
 class Here:
@@ -82,9 +103,7 @@ class Here:
     def half(self, count: int) -> int:
         """Half as many members as were too many, after giving back the memory and saying so."""
         self.forget()
-        half = -(-count // 2)
-        self.run.progress.say(f"out of memory with {count} members at once: going on with {half}")
-        return half
+        return halved(self.run, count)
 
     def forget(self) -> None:
         """Gives back the memory of all kernels."""
@@ -142,11 +161,18 @@ class Here:
         """Whether steps can be recorded as a CUDA graph: on a GPU, from data in memory whose batches are all alike."""
         work = self.run.work
         resident = work.data is not None and not isinstance(work.data, Stream)
-        return self.engine.place.type == "cuda" and resident and work.schedule.order == "shuffled"
+        return self.engine.place.type == "cuda" and resident and work.schedule.order != "given"
 
     def _wait(self) -> None:
         if self.engine.place.type == "cuda":
             torch.cuda.synchronize(self.engine.place)
+
+
+def halved(run: Run, count: int) -> int:
+    """Half as many members as were too many, after saying so."""
+    half = -(-count // 2)
+    run.progress.say(f"out of memory with {count} members at once: continuing with {half}")
+    return half
 
 
 @contextmanager

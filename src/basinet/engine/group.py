@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from ..core.lift import lift_or_loop
 from ..core.tree import Point, leaves, take, tree_map
 from ..data import Data, Stream, examples, pieces
 from ..problem import Batch
-from ..problem.spread import SHIFTS, energies, least
+from ..problem.spread import energies, least
 from .checkpoint import group_name
 from .kernel import Kernel
 from .method import Report, Review
@@ -22,7 +24,7 @@ from .slot import Slot, finish
 from .sweep import Together
 from .work import Event, Run, Trained
 
-EVALUATE = 1000  # validation examples a pass
+EVALUATE = 1000  # validation examples per pass
 ATTEMPTS = 3  # how often a member that diverges starts, counting the first
 BREATH = 1.0  # seconds of steps between looks at the clock and at Ctrl-C
 
@@ -35,11 +37,16 @@ class Group:
         self.method = run.work.method
         self.name = group_name([s.position for s in slots])
         kernel.begin([s.member.k for s in slots], [s.point(0) for s in slots], torch.stack([s.key() for s in slots]))
+        if run.checkpoints.folder is not None and self.work.schedule.bank:
+            kernel.bank.kept_in(run.checkpoints.bank_file(self.name))
         self.rows = list(range(len(slots)))  # the slots whose members are in the kernel, row by row
         self.kept_best: Any = None  # the states at the lowest validation NLL, row by row, where members end there
         self.spent, self.pace = 0.0, 0.0  # seconds in all, and a step
-        self.steps = 0  # that this group has made, whoever started anew: as many batches of a stream are gone
+        self.steps = 0  # that this group has made, whoever restarted: as many batches of a stream are gone
         self.consistent = True  # whether states and slots tell of the same moment
+        self.rest: tuple[dict[str, Any], dict[str, Any]] | None = (
+            None  # where a longer run would go on: as `save` has it
+        )
         self._nll = lift_or_loop(self._nll_of_one, (0, None, None, None))
 
     def train(self) -> Iterator[Trained]:
@@ -55,9 +62,12 @@ class Group:
                     self._advance(min(count, max(1, int(BREATH / self.pace)) if self.pace else 1))
                 self.spent = time.perf_counter() - began
                 yield from self._report([r for r, j in enumerate(self.rows) if self._at_boundary(self.slots[j])])
+                self._rest()
                 self._drop_finished()
                 if self.run.checkpoints.due() and self._live():
                     self.save()
+            if self.rest is not None:
+                self.run.checkpoints.rest(self.name, *self.rest)
             self.run.checkpoints.remove(self.name)
         except KeyboardInterrupt:
             self._save_and_say()
@@ -67,19 +77,37 @@ class Group:
 
     def save(self) -> None:
         """Writes where all members stand."""
+        self.run.checkpoints.write(self.name, *self._standing())
+
+    def _standing(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Where all members stand, as tensors and as JSON."""
         trees = {"state": self.kernel.states(), "best": self.kept_best, "bank": self.kernel.bank.contents()}
         slots, bank = [s.memory() for s in self.slots], self.kernel.bank.structure()
-        meta = {"slots": slots, "rows": self.rows, "steps": self.steps, "spent": self.spent, "bank": bank}
-        self.run.checkpoints.write(self.name, trees, meta)
+        return trees, {"slots": slots, "rows": self.rows, "steps": self.steps, "spent": self.spent, "bank": bank}
+
+    def _rest(self) -> None:
+        """Keeps where members stand at a report, if a longer run would come through here: by the seconds that copying
+        takes, a run can then go on when it has ended."""
+        here = self.run.checkpoints.folder is not None and len(self.rows) == len(self.slots)
+        clocks = {slot.clock for slot in self.slots}
+        if not here or clocks != {self.slots[0].boundary} or self.slots[0].clock % self.work.segment:
+            return
+        if self.method.rests(self.kernel.states()):
+            trees, meta = self._standing()
+            slots = [json.loads(json.dumps(s | {"finished": False})) for s in meta["slots"]]
+            self.rest = (
+                tree_map(torch.clone, {k: t for k, t in trees.items() if t is not None}),
+                meta | {"slots": slots},
+            )
 
     def _save_and_say(self) -> None:
-        """After Ctrl-C: where the same fit would go on from."""
-        if self.run.checkpoints.folder is None:
+        """After Ctrl-C: where the same fit would resume."""
+        if not self.run.checkpoints.kept:
             return
         if self.consistent:
             self.save()
         step, where = max(s.clock for s in self.slots), "there" if self.consistent else "the checkpoint before"
-        how = f"the same fit with the same pool goes on from {where}"
+        how = f"the same fit with the same pool resumes from {where}"
         self.run.progress.say(f"stopped at step {step:,} of {self.work.schedule.steps:,}: {how}")
 
     def _live(self) -> list[Slot]:
@@ -101,7 +129,7 @@ class Group:
 
     def _drop_finished(self) -> None:
         """Members that are done cost nothing more, once they are half of those in the kernel: each time, a stack is
-        compiled or recorded anew. Members that see each other end together."""
+        compiled or recorded again. Members that see each other end together."""
         live = [r for r, j in enumerate(self.rows) if not self.slots[j].finished]
         if not live or 2 * len(live) > len(self.rows):
             return
@@ -125,10 +153,10 @@ class Group:
                 self.kernel.rekey(r, self.slots[j].key())
             self.kernel.put(r, take(trees["state"], r))
         self.kept_best, self.spent, self.steps = trees["best"], meta["spent"], meta["steps"]
-        self.kernel.bank.restore(trees["bank"], meta["bank"])
+        self.kernel.bank.restore(trees["bank"], meta["bank"], self.run.checkpoints.folder)
         reading = f", after reading past {self.steps:,} batches" if isinstance(self.work.data, Stream) else ""
         step = max(s.clock for s in self.slots)
-        self.run.progress.say(f"going on from step {step:,}, where the last run stopped{reading}")
+        self.run.progress.say(f"resuming from step {step:,}, where the last run stopped{reading}")
         self.run.progress.advance(sum(s.boundary for s in self.slots), "")
 
     def _next(self, slot: Slot) -> int:
@@ -258,10 +286,10 @@ class Group:
             run.checkpoints.fail(slot.position)
             return Trained(slot.position, None, slot.curves | {"seconds": [self.spent / len(self.slots)]})
         slot.restart()
-        anew = "all start" if coupled else "it starts"
+        restarts = "all restart" if coupled else "it restarts"
         if first:
             run.progress.say(
-                f"{who} is not finite after {step:,} steps{why}: {anew} anew, attempt {slot.attempt + 1} of {ATTEMPTS}"
+                f"{who} is not finite after {step:,} steps{why}: {restarts}, attempt {slot.attempt + 1} of {ATTEMPTS}"
             )
         self.kernel.rekey(r, slot.key())
         self.kernel.put(r, self.kernel.init(slot.point(slot.attempt), slot.key()))
@@ -273,27 +301,35 @@ class Group:
         it best."""
         if self.method.norm == "refresh" and self.work.problem.network.norms:
             return None  # the statistics that belong to the point are not there yet
-        tried, seen = 1 if self.work.problem.likelihood.spread is None else len(SHIFTS), 0
-        total = torch.zeros(len(self.rows), tried, dtype=torch.float64, device=self.kernel.keys.device)
+        if isinstance(val, Data) and val.rows is not None:
+            own = [val.member(self.slots[j].member.k) for j in self.rows]
+            return [self._nll_on(part, partial(self._one, r))[0] for r, part in enumerate(own)]
+        return self._nll_on(val, self._each)
+
+    def _nll_on(self, val: Data | Stream, energies_of: Callable[[tuple[Any, ...]], Tensor]) -> list[float]:
+        """The NLL per example, at the noise that suits it best, of those whose energies a function gives."""
+        total, seen = torch.zeros((), dtype=torch.float64), 0
         with torch.no_grad():
             for piece in pieces(val, EVALUATE):
-                total += self._each(tuple(piece))
-                seen += examples(piece)
+                each = energies_of(tuple(piece)).double()
+                total, seen = total.to(each.device) + each, seen + examples(piece)
         return (least(total) / seen).tolist()
+
+    def _one(self, r: int, piece: tuple[Any, ...]) -> Tensor:
+        return self._nll_of_one(self.kernel.view(r), *piece).unsqueeze(0)
 
     def _each(self, piece: tuple[Any, ...]) -> Tensor:
         """Minus the log likelihood of all members: stacked where they are, else one after another."""
         if self.kernel.apart or self.kernel.lift.size == 1:
-            return torch.stack([self._nll_of_one(self.kernel.view(r), *piece) for r in range(len(self.rows))])
+            return torch.cat([self._one(r, piece) for r in range(len(self.rows))])
         return self._nll(self.kernel.states(), *piece)
 
     def _nll_of_one(self, state: Any, inputs: Any, targets: Tensor, weights: Tensor | None) -> Tensor:
         method, val = self.method, self.work.val
         assert val is not None
-        point = method.point(state)
         batch = Batch(inputs, targets, targets, torch.zeros(()), val.n, weights)
         own = method.seen(state) if isinstance(method, Together) else self.work.problem
-        return energies(own, point.params, point.buffers, batch)
+        return energies(own, method.judged(state, own, self.work.data.n), batch)
 
 
 def _finite(point: Point) -> bool:

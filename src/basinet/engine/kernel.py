@@ -51,6 +51,7 @@ class Kernel:
                 keys[:shufflers],
                 schedule.batch_size,
                 schedule.order == "given",
+                schedule.order == "independent",
             )
         )
         own = None if self.batches.shared or method.coupled else 0
@@ -107,7 +108,7 @@ class Kernel:
         tree_map(lambda old, new: old.copy_(new), self.view(j), state)
 
     def keep(self, rows: list[int]) -> None:
-        """Goes on with some of the members alone."""
+        """Continues with only some of the members."""
         chosen = torch.tensor(rows, device=self.keys.device)
         self.cells = [self.cells[j] for j in rows] if self.apart else [dense(take(self.cells[0], chosen))]
         self.size, self.keys, self.bank = len(rows), self.keys[chosen], self.bank.only(rows)

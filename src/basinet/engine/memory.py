@@ -69,8 +69,8 @@ def _step_bytes(work: Work, point: Point, data: Data, rows: int) -> int:
     except ValueError as error:
         if rows > 1 or not work.problem.network.norms:
             raise
-        told = "expected batches of at least 2 examples, which norm layers need, got 1"
-        raise ValueError(f"{told}: {error}") from error
+        reason = "expected batches of at least 2 examples, which norm layers need, got 1"
+        raise ValueError(f"{reason}: {error}") from error
     return held.most // members
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from ..core.demand import Demand, Predicting
 from ..core.model import Mode
 from ..core.noise import Noise
 from ..core.recipe import Recipe
 from ..core.tree import Point, nbytes
+from ..cost.demand import Demand, Predicting
 from ..data import Data, Stream
 from ..families import Family
 from ..problem import Problem
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 ENOUGH = 3000  # steps that bring small networks close to a mode at the default step size
-MOST, MANY = 6000, 100  # steps that larger data get: as many as MANY epochs are, up to MOST
-EPOCHS = 10  # at least, where data are so many that MOST steps are less
+MOST, MANY = 6000, 32  # steps that larger data get: as many as MANY epochs are, up to MOST
+EPOCHS = 10  # at least, where the data are so large that MOST steps are fewer
 PATIENCE = 60  # reports without a better one, where a recipe gives neither epochs nor patience, of 100 in all: the
 #               validation loss of a table often rises before it falls again, as the step size shrinks
 
@@ -39,16 +39,17 @@ class Schedule(NamedTuple):
     """How long a method runs and on what."""
 
     steps: int  # updates at most; 0 for post-hoc methods, which only finish
-    batch_size: int | None  # examples a step; None: all of them, in order
+    batch_size: int | None  # examples per step; None: all of them, in order
     bank: int = 0  # samples kept for each member
     report: int | None = None  # steps from one report to the next; None: an epoch, or more where that makes many
-    order: Literal["shuffled", "given"] = "shuffled"  # given: each example once, as the data have them, for filters
+    order: Literal["shuffled", "given", "independent"] = "shuffled"  # given: each example once, as the data have them,
+    # for filters; independent: drawn again at every step, for what takes the noise of batches to be without memory
 
     @staticmethod
     def of_epochs(epochs: int | None, batch_size: int | None, n: int) -> Schedule:
         """As many steps as visit n examples `epochs` times; all examples at once where a batch would hold them.
 
-        None is 3,000 steps, up to 6,000 where that is 100 epochs, and 10 epochs where that is more: small data need
+        None is 3,000 steps, up to 6,000 where that is 32 epochs, and 10 epochs where that is more: small data need
         many epochs, large data few. It is the most that is done: recipes with a field `patience` end when they are
         done.
         """
@@ -88,7 +89,7 @@ class Report(NamedTuple):
 
     @property
     def noise(self) -> Noise:
-        """For this report alone."""
+        """Only for this report."""
         return Noise(self.key).split("review").split(self.step)
 
 
@@ -102,7 +103,7 @@ class Review(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What `finish` may return in place of the family alone, where there is more to tell."""
+    """What `finish` may return instead of only the family, if there is more to report."""
 
     family: Family
     curves: dict[str, list[Any]] = {}  # noqa: RUF012  # JSON values that join the member's curves in `posterior.info`
@@ -135,11 +136,15 @@ class Method(Recipe, kind="method"):
     )
     terms: ClassVar[bool] = True  # for problems with terms beside the likelihood; False: `fit` refuses those
     restarts: ClassVar[bool] = (
-        True  # a member whose loss is not finite starts anew; False: the method deals with such steps itself
+        True  # a member whose loss is not finite restarts; False: the method deals with such steps itself
     )
+    grows: ClassVar[str | None] = (
+        None  # the field that lengthens a run and changes nothing before: with a pool, a run that ended goes on
+    )
+    usual: ClassVar[bool] = False  # whether `basinet compare` has its rows without being asked for them
     offered: ClassVar[bool] = False  # in `basinet compare`, `methods` and `check`: those of basinet.methods always are
     mode: ClassVar[Mode] = "eval"  # in which its posteriors predict; dropout: what is random in the network is a draw
-    samples: ClassVar[int] = 20  # draws a member when predicting, where the family has a continuum of points
+    samples: ClassVar[int] = 20  # draws per member when predicting, where the family has a continuum of points
 
     @property
     def label(self) -> str:
@@ -212,16 +217,25 @@ class Method(Recipe, kind="method"):
         raise TypeError(f"{type(self).__name__} plans steps and has no update")
 
     def point(self, state: Any) -> Point:
-        """The point that validation evaluates."""
+        """The one point that stands for the state."""
         return state
+
+    def judged(self, state: Any, problem: Problem, n: int) -> Sequence[Point]:
+        """What validation evaluates, after steps on n examples: points whose predictions are averaged. By default that
+        of `point`; a method whose posterior is wide names draws, the same ones at every report."""
+        return (self.point(state),)
 
     def review(self, state: Any, report: Report) -> Review:
         """What the method makes of a report, between steps and not lifted: whether the member is done before its
         planned steps are, and what changes in its state. By default nothing."""
         return Review(state)
 
+    def rests(self, states: Any) -> bool:
+        """Whether a longer run, of a method that `grows`, would go through the states (g, ...) of all members."""
+        return self.grows is not None
+
     def fault(self, state: Any, problem: Problem) -> str:
-        """What is wrong with a state whose loss is not finite, where the method can tell: said as it starts anew."""
+        """What is wrong with a state whose loss is not finite, where the method can tell: said as it restarts."""
         return ""
 
     @abstractmethod

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -48,15 +49,15 @@ class Planner:
         if each.total > free:
             raise MemoryError(
                 f"one member of {size(point.params):,} parameters needs about {readable(each.total)} to train, and "
-                f"{readable(free)} may be used: take a smaller batch_size or network, or give Engine(memory=...)"
+                f"{readable(free)} may be used: use a smaller batch_size or network, or give Engine(memory=...)"
             )
-        asked = {"device": engine.place.type, "autocast": str(engine.autocast), "memory": engine.memory}
-        forced = {"strategy": engine.strategy, "compiled": engine.compile}
-        if run.checkpoints.recall(asked | {name: x for name, x in forced.items() if x is not None}):
+        asked, forced = settings_of(engine, engine.place.type)
+        if run.checkpoints.recall(asked | forced):
             self._as_before()
         else:
             groups = self._settle(wanted, free // max(each.total, 1), each)
             settings = {name: getattr(here.chosen, name) for name in SETTLED}
+            settings |= {} if engine.group is None else {"group": engine.group}
             run.checkpoints.begin(asked | settings | {"chunk": here.chunk}, groups)
         if say:
             run.progress.say(self._described(len(wanted), point, each))
@@ -76,9 +77,7 @@ class Planner:
 
     def _as_before(self) -> None:
         """The plan of the run that goes on, as its checkpoint has it."""
-        settings = self.run.checkpoints.settings
-        how = {name: settings[name] for name in SETTLED}
-        plan, self.here.chunk = Plan(reason="as the run that goes on had it", **how), settings.get("chunk")
+        plan, self.here.chunk = plan_before(self.run.checkpoints.settings)
         if plan.threads:  # the bits of a member depend on the threads, not on the processes
             plan = plan._replace(processes=min(self.engine.processes or plan.processes, self.engine.most_processes))
         self.here.chosen = plan
@@ -94,13 +93,14 @@ class Planner:
             return cut(wanted, 1)
         if (count := here.chosen.processes) > 1:
             most = fits // count if engine.place.type == "cpu" else fits  # processes on a CPU share its memory
-            return cut(wanted, min(len(groups[0]), -(-len(wanted) // count), most))
+            fair = len(wanted) if here.roster.blocks else -(-len(wanted) // count)
+            return self._cut(wanted, min(len(groups[0]), fair, most))
         return groups
 
     def _try(self, wanted: Sequence[int], most: int, each: MemberBytes) -> list[list[int]]:
         """Chooses how members run, by trying a group of at most this many; returns the groups."""
         engine, here, work = self.engine, self.here, self.run.work
-        groups = cut(wanted, len(wanted) if work.method.coupled else most)
+        groups = cut(wanted, len(wanted)) if work.method.coupled else self._cut(wanted, most)
         here.chunk = most if work.method.coupled and most < len(wanted) else None
 
         def attempt(plan: Plan) -> float:
@@ -131,6 +131,12 @@ class Planner:
             if at_once == 1:
                 raise
         return self._try(wanted, here.half(at_once), each)
+
+    def _cut(self, wanted: Sequence[int], most: int) -> list[list[int]]:
+        """Members in groups of at most this many, none of which crosses a block."""
+        blocks = self.here.roster.blocks
+        within = [wanted] if blocks is None else [list(block) for _, block in groupby(wanted, blocks.__getitem__)]
+        return [part for block in within for part in cut(block, most)]
 
     def _spread(self, plan: Plan, members: int, fits: int) -> Plan:
         """The plan in as many processes as were asked for, or as pay; each with its share of the cores."""
@@ -183,6 +189,19 @@ class Planner:
         if isinstance(work.data, Stream):
             steps += ", in batches as the stream gives them (a batch_size does not apply)"
         return f"{work.method.label}: {cost}, {plan.words()}{many}, {steps}"
+
+
+def settings_of(engine: Engine, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a plan is for, and what was asked for, which must be the same where a run goes on."""
+    forced = {"strategy": engine.strategy, "compiled": engine.compile, "group": engine.group}
+    asked = {"device": device, "autocast": str(engine.autocast), "memory": engine.memory}
+    return asked, {name: x for name, x in forced.items() if x is not None}
+
+
+def plan_before(settings: dict[str, Any]) -> tuple[Plan, int | None]:
+    """The plan of the run that goes on, and how many coupled members are in memory at once, by its settings."""
+    how = {name: settings[name] for name in SETTLED}
+    return Plan(reason="as the run that goes on had it", **how), settings.get("chunk")
 
 
 def cut(members: Sequence[int], most: int) -> list[list[int]]:

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 PATIENCE = 1.0  # seconds before a bar appears: short runs stay quiet
 
@@ -15,8 +15,13 @@ PATIENCE = 1.0  # seconds before a bar appears: short runs stay quiet
 class Progress:
     """A context manager with `say(line)` and `advance(steps, text)`.
 
-    `shown` None means: where the error stream is a terminal. True says lines anywhere; a bar needs a terminal.
+    `shown` None means: where the error stream is a terminal. True says lines anywhere; a bar needs a terminal. There is
+    one bar: it counts the steps of all runs that are under way at the same time.
     """
+
+    bar: ClassVar[Any] = None  # on the screen
+    live: ClassVar[list[Progress]] = []  # whose steps the bar counts
+    past: ClassVar[int] = 0  # steps of runs that ended while others were under way
 
     def __init__(self, label: str, total: int, shown: bool | None = None) -> None:
         terminal = sys.stderr.isatty()
@@ -26,15 +31,22 @@ class Progress:
         self.total = total
         self.done = 0
         self.began = time.perf_counter()
-        self._bar: Any = None
-        self._task: Any = None
 
     def __enter__(self) -> Progress:
+        if self.shown:
+            Progress.live.append(self)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self not in Progress.live:
+            return
+        Progress.live.remove(self)
+        Progress.past += self.total
+        if not Progress.live:
+            Progress.past = 0
+            if Progress.bar is not None:
+                Progress.bar.stop()
+            Progress.bar = None
 
     def say(self, line: str) -> None:
         """One line beside the bar; to the log of the package in any case."""
@@ -53,27 +65,29 @@ class Progress:
     def advance(self, steps: int, text: str) -> None:
         """Counts steps that were done, and shows `text` beside the bar."""
         self.done += steps
-        if not self.shown:
+        if self not in Progress.live:
             return
-        if self._bar is None:
+        if Progress.bar is None:
             if time.perf_counter() - self.began < PATIENCE:
                 return
-            self._start()
-        self._bar.update(self._task, completed=self.done, text=text)
-
-    def _start(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        columns = (
-            "{task.description}",
-            BarColumn(),
-            "{task.percentage:>3.0f}%",
-            TextColumn("{task.fields[text]}"),
+            Progress.bar = _bar()
+        several = len(Progress.live) > 1
+        Progress.bar.update(
+            Progress.bar.task_ids[0],
+            description=f"{len(Progress.live)} runs" if several else self.label,
+            completed=Progress.past + sum(one.done for one in Progress.live),
+            total=Progress.past + sum(one.total for one in Progress.live),
+            text=f"{self.label}: {text}" if several else text,
         )
-        self._bar = Bar(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-        )
-        self._task = self._bar.add_task(self.label, total=self.total, text="")
-        self._bar.start()
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = ("{task.description}", BarColumn(), "{task.percentage:>3.0f}%", TextColumn("{task.fields[text]}"))
+    bar = Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    bar.add_task("", total=None, text="")
+    bar.start()
+    return bar

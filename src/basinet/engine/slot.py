@@ -50,7 +50,7 @@ def finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
     """What the method makes of a member, after saying what it has to say."""
     work = run.work
     own: Any = None if work.data is None else work.data.member(slot.member.k)  # a stream says what it has not
-    val: Any = work.val
+    val: Any = None if work.val is None else work.val.member(slot.member.k)
     result = work.method.finish(state, samples, work.problem, own, val, Noise(slot.key()).split("finish"))
     done = result if isinstance(result, Finished) else Finished(result)
     who, said = f"{work.method.label}, member {slot.member.k} (seed {slot.member.seed})", done.notes + done.warnings

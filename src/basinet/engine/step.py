@@ -57,7 +57,7 @@ class Lift:
     def __init__(self, size: int | None = None, *, recompute: bool = False, compile: bool = False) -> None:
         self.size, self.recompute, self.compile = size, recompute, compile
         self.axes: tuple[Any, ...] = (0, 0, 0, 0, 0, 0)  # of `Step.tensors`: 0 where members have their own, else None
-        self.behind: list[int] = []  # members whose clock is behind that of the others, since they started anew
+        self.behind: list[int] = []  # members whose clock is behind that of the others, since they restarted
         self.autocast: tuple[str, torch.dtype] | None = None  # device and dtype of matrix products, where asked for
         self.tape = not compile  # gradients by torch's own tape, outside of what is lifted, until that fails
         self._ready: dict[Any, Callable[..., Any]] = {}
@@ -122,7 +122,7 @@ class Lift:
         self, optimizer: Optimizer, state: Any, grads: Any, decay: dict[str, float], clock: Tensor, steps: int
     ) -> tuple[Any, Any]:
         """The optimiser's step along `grads`, plus decay times params by name, written into the params and moments of
-        `state`, which are returned. Members that started anew are behind, and step again by themselves."""
+        `state`, which are returned. Members that restarted are behind, and step again by themselves."""
         moved = (state.params, dense(grads), state.moments)  # fused kernels take plain order for granted
         clocks = clock.reshape(-1)
         rows = [tree_map(torch.clone, take(moved, slice(j, j + 1))) for j in self.behind]

@@ -1,4 +1,4 @@
-"""Recipes that differ in numbers alone, run as one method: each member carries which of them is its own.
+"""Recipes that differ only in numbers, run as one method: each member carries which of them is its own.
 
 Inside the lifted step a member looks its numbers up, so that the recipe it runs has tensors where the plain ones have
 different floats. What does not run under `vmap` (`finish`) is given the plain recipe.
@@ -7,7 +7,7 @@ different floats. What does not run under `vmap` (`finish`) is given the plain r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -58,6 +58,10 @@ class Together(Method, kind="method"):
         numbers = torch.tensor([[v[p] for p in paths] for v in values], dtype=torch.float64, device=device)
         return Together(recipes=tuple(recipes), problem=problem, paths=tuple(paths), numbers=numbers)
 
+    def to(self, device: torch.device, dtype: torch.dtype) -> Together:
+        """The same with its tensors on a device."""
+        return replace(self, problem=self.problem.to(device, dtype), numbers=self.numbers.to(device))
+
     @property
     def label(self) -> str:
         return self.recipes[0].label
@@ -98,6 +102,9 @@ class Together(Method, kind="method"):
 
     def point(self, state: Carried) -> Point:
         return self._own(state.which).point(state.state)
+
+    def judged(self, state: Carried, problem: Problem, n: int) -> Sequence[Point]:
+        return self._own(state.which).judged(state.state, problem, n)
 
     def review(self, state: Carried, report: Report) -> Review:
         own = self.recipes[int(state.which)]

@@ -33,6 +33,8 @@ class Roster(NamedTuple):
     members: Sequence[Member]
     point: Callable[[int, int], Point]  # where the member at a position begins an attempt
     keys: Tensor  # (M, 2), the noise of each
+    blocks: Sequence[int] | None = None  # the block of each; members train side by side only within a block
+    given: bool = False  # whether points were given, and are the same at every attempt
 
 
 class Work(NamedTuple):

@@ -1,4 +1,4 @@
-"""Spreads groups of members over processes, one a GPU or several on a CPU: a member does not depend on how many.
+"""Spreads groups of members over processes, one per GPU or several on a CPU: a member does not depend on how many.
 
 The parent plans, deals out a group at a time, answers where a member starts, shows progress, calls observers and hands
 members on. A worker trains a group as the parent would, and sends through a pipe what there is to say. Nothing is
@@ -24,21 +24,13 @@ from typing import Any, Literal
 import torch
 
 from ..core.tree import move
-from .line import END_OF_WORK, STOP, Job, serve, torch_settings
-from .parcels import dumps, loads
+from .transport import dumps, loads
 from .work import Member, Roster, Run, Trained
+from .worker_loop import END_OF_WORK, STOP, Job, WorkerError, WorkerLost, hear, raised, serve, torch_settings
 
 START = 120.0  # seconds in which a worker must be ready
 END = 10.0  # seconds in which an idle one must end
 LOOK = 0.2  # seconds between looks at Ctrl-C
-
-
-class WorkerError(RuntimeError):
-    """What went wrong in a worker; the traceback of what was raised in one."""
-
-
-class WorkerLost(WorkerError, ChildProcessError):
-    """A worker ended before its members did: the message says how, and what to do."""
 
 
 def cores() -> int:
@@ -170,23 +162,13 @@ class Crew:
             yield trained if trained.family is None else trained._replace(family=move(trained.family, self.place))
         elif kind == "point":
             worker.send(dumps(self.point(*body)))
-        elif kind == "advance":
-            self.run.progress.advance(*body)
-        elif kind == "fail":
-            self.run.checkpoints.fail(*body)
         elif kind == "error":
             worker.end()
-            error, text = body
-            told = WorkerError(f"in a worker process:\n{text}")
-            raise told if error is None else error from told
+            raise raised(*body)
         elif kind in ("done", "stopped"):
             worker.end()
-        elif not stopping and kind == "event" and self.run.observe is not None:
-            self.run.observe(*body)
-        elif not stopping and kind == "say":
-            self.run.progress.say(*body)
-        elif kind == "warn":
-            self.run.progress.warn(*body)
+        else:
+            hear(self.run, kind, body, stopping)
 
     def _stop(self, asked: bool) -> Iterator[Trained]:
         """Lets workers save where they are, and says so once; yields members that end meanwhile."""
@@ -202,7 +184,7 @@ class Crew:
             if not asked:
                 self.run.interrupt.check()
         if asked:
-            self.run.progress.say("stopped: the same fit with the same pool goes on from there")
+            self.run.progress.say("stopped: the same fit with the same pool resumes from here")
 
 
 class _Worker:
@@ -244,7 +226,7 @@ class _Worker:
         why = " (the system does that where memory runs out)" if "SIGKILL" in fate else ""
         return WorkerLost(
             f"the process that trained {members} {fate}{why}. With pool=, members that had ended are kept, and the "
-            "same fit goes on from the last checkpoint; Engine(processes=...) sets how many train at once"
+            "same fit resumes from the last checkpoint; Engine(processes=...) sets how many train at once"
         )
 
 

@@ -9,6 +9,7 @@ from .flow import Flow
 from .full import Full
 from .kronecker import Kronecker
 from .low_rank import LowRank
+from .low_rank_precision import LowRankPrecision
 from .mixture import Mixture
 from .partial import Partial
 from .perturbed import Perturbed
@@ -24,6 +25,7 @@ __all__ = [
     "Full",
     "Kronecker",
     "LowRank",
+    "LowRankPrecision",
     "Mixture",
     "Partial",
     "Perturbed",

@@ -65,7 +65,14 @@ class Family(Saved, kind="family"):
 @dataclass_transform(frozen_default=True)
 def family(cls: F) -> F:
     """Class decorator: a frozen dataclass, registered as a tree. Fields annotated int, float, bool or str are
-    static."""
+    static.
+
+    >>> @family
+    ... class Named(bn.families.Delta):
+    ...     name: str = ""
+    >>> Named({"weight": torch.zeros(2)}, {}, name="start").name
+    'start'
+    """
     dataclass(frozen=True, eq=False)(cls)  # in place
     plain = (int, float, bool, str)  # annotations are names or classes, as the class's module has it
     static = [f.name for f in fields(cls) if f.type in plain or f.type in [t.__name__ for t in plain]]
@@ -91,10 +98,10 @@ def family(cls: F) -> F:
     return cls
 
 
-def not_gaussian(made: Family) -> ValueError:
+def not_gaussian(given: Family) -> ValueError:
     """The error of families that have no one covariance."""
     return ValueError(
-        f"{type(made).__name__} is not Gaussian: a covariance to linearise with or to scale is what Diagonal, "
+        f"{type(given).__name__} is not Gaussian: a covariance to linearise with or to scale is what Diagonal, "
         "Kronecker, Eigen, Full, and Partial of those have"
     )
 

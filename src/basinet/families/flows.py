@@ -135,9 +135,9 @@ def _affine(p: Params, z: Tensor, t: int) -> tuple[Tensor, Tensor, Tensor, Tenso
     kept, moved = _halves(z, t)
     around, anchor = _halves(p["anchor"], t)
     given = F.pad(kept - around, (0, half - len(kept)))
-    made = p["second"] @ torch.tanh(p["first"] @ given + p["bias"]) + p["shift"]
-    logs = MOST * torch.tanh(made[:half] / MOST)[: len(moved)]
-    return kept, moved, anchor, logs, (made[half:] + p["linear"] @ given)[: len(moved)]
+    output = p["second"] @ torch.tanh(p["first"] @ given + p["bias"]) + p["shift"]
+    logs = MOST * torch.tanh(output[:half] / MOST)[: len(moved)]
+    return kept, moved, anchor, logs, (output[half:] + p["linear"] @ given)[: len(moved)]
 
 
 def _coupling(p: Params, z: Tensor, t: int) -> tuple[Tensor, Tensor]:

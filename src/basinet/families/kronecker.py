@@ -29,13 +29,13 @@ class Kronecker(Family):
 
     def sample(self, noise: Noise) -> Point:
         z = noise.normal_params(self.centre)
-        made = {}
+        params = {}
         for n, c in self.centre.items():
             step = self.variance[n].sqrt() * matrix(z[n])
             step = self.left[n] @ step if n in self.left else step
             step = step @ self.right[n].mT if n in self.right else step
-            made[n] = c + step.reshape(c.shape)
-        return Point(made, self.buffers)
+            params[n] = c + step.reshape(c.shape)
+        return Point(params, self.buffers)
 
     def mean(self) -> Point:
         return Point(self.centre, self.buffers)

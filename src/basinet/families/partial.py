@@ -26,7 +26,7 @@ class Partial(Family):
         return Point(rest.params | self.part.mean().params, rest.buffers)
 
     def log_prob(self, params: Params) -> Tensor:
-        """The density over `part` alone where `rest` is a point: the others are not random."""
+        """The density over only `part` where `rest` is a point: the others are not random."""
         inside = self.part.mean().params
         density = self.part.log_prob({n: params[n] for n in inside})
         if self.rest.points == 1:

@@ -14,7 +14,7 @@ from .family import Family, family, root_of
 
 @family
 class Rows(Family):
-    """Row c of the matrix, with element c of the bias behind it where there is one, is N(centre_c, factor_c factor_c')
+    """Row c of the matrix, with element c of the bias behind it if there is one, is N(centre_c, factor_c factor_c')
     of D elements."""
 
     centre: Params  # one matrix (C, ...), and a bias (C,) or none

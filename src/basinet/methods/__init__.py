@@ -11,7 +11,11 @@ from ..engine import Method
 
 
 def discover() -> dict[str, type[Method]]:
-    """The methods that are offered, by name: those of this folder, and those of users that say `offered = True`."""
+    """The methods that are offered, by name: those of this folder, and those of users that say `offered = True`.
+
+    >>> discover()["MAP"].__name__
+    'MAP'
+    """
     return {name: cls for name, cls in _known().items() if cls.offered or cls.__module__.startswith(f"{__name__}.")}
 
 
@@ -23,7 +27,11 @@ def _known() -> dict[str, type[Method]]:
 
 
 def find(name: str) -> type[Method]:
-    """The method of that name, whatever the case of its letters."""
+    """The method of that name, whatever the case of its letters.
+
+    >>> find("laplace").__name__
+    'Laplace'
+    """
     methods = discover()
     for key, cls in _known().items():
         if key.lower() == name.lower():

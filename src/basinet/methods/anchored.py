@@ -4,7 +4,7 @@
     a_k ~ N(centre, s^2),   e_kn ~ N(0, sigma^2) with target noise, else 0
 
 With target noise the members are exact draws from the posterior N(mu, Lambda^-1) of a linear Gaussian model; without,
-their covariance is Lambda^-1 Lambda_prior Lambda^-1, too small where the data say much (Pearce et al. 2020). At
+their covariance is Lambda^-1 Lambda_prior Lambda^-1, too small where the data are informative (Pearce et al. 2020). At
 temperature T the spread of noise and anchors is that of the tempered likelihood and prior.
 """
 
@@ -51,7 +51,7 @@ class Anchored(GradientMethod):
     randomised: ClassVar[bool] = True
 
     epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     target_noise: bool | None = None  # fixed Gaussian noise on each target; None: where the likelihood is Gaussian
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
     patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
@@ -72,7 +72,7 @@ class Anchored(GradientMethod):
         if problem.terms and self.target_noise is not False and isinstance(problem.likelihood, Gaussian):
             raise ValueError(
                 "Anchored adds noise to the targets of the data, and the problem has terms beside them, which would "
-                "have none: members would spread too little. Use target_noise=False, for anchors alone, or MAP"
+                "have none: members would spread too little. Use target_noise=False, for anchors only, or MAP"
             )
         return problem
 
@@ -119,8 +119,8 @@ class Anchored(GradientMethod):
             ("target noise at temperature 0.1", "T Lambda^-1", noisy, cold, cold.covariance),
             ("anchors alone", "Lambda^-1 Lambda_prior Lambda^-1", alone, exact, narrow),
         ):
-            made = bench.fit(recipe, known.problem, known.data, members)
-            draws = ravel(made.sample(1), 2)[:, 0]  # (members, d)
+            posterior = bench.fit(recipe, known.problem, known.data, members)
+            draws = ravel(posterior.sample(1), 2)[:, 0]  # (members, d)
             variances = covariance.diagonal()
             off = (draws.mean(0) - known.mean) / (variances / members).sqrt()
             zero = torch.zeros_like(covariance)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,8 +50,10 @@ class BatchEnsemble(GradientMethod):
     Validation follows the first point.
     """
 
+    usual: ClassVar[bool] = True
+
     epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     count: int = 8  # points that share the weights
     sd: float = 0.5  # of the factors around one, in the beginning
     fixed: bool = False  # leave the factors as they begin
@@ -99,7 +101,7 @@ class BatchEnsemble(GradientMethod):
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family | Finished:
-        """The points, each with the noise that validation data tell."""
+        """The points, each with the noise set by validation data."""
         points = Point(self._points(state.params), state.buffers)
         if val is None or problem.likelihood.spread is None:
             return Empirical(points.params, points.buffers, self.count)
@@ -110,13 +112,13 @@ class BatchEnsemble(GradientMethod):
 
     def _points(self, shared: Shared) -> Params:
         """The parameters of all points, leaves (K, ...)."""
-        found = dict(shared.own)
+        params = dict(shared.own)
         for name, weight in shared.weights.items():
             s, r = shared.outputs[name], shared.inputs[name]
             s, r = (s.detach(), r.detach()) if self.fixed else (s, r)
             rest = (1,) * (weight.dim() - 2)
-            found[name] = s.reshape(*s.shape, 1, *rest) * r.reshape(len(r), 1, -1, *rest) * weight
-        return found
+            params[name] = s.reshape(*s.shape, 1, *rest) * r.reshape(len(r), 1, -1, *rest) * weight
+        return params
 
     def _copies(self, x: Tensor) -> Tensor:
         return x.expand(self.count, *x.shape).clone()

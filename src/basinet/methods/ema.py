@@ -1,6 +1,6 @@
 """Exponential moving average of the weights along gradient descent.
 
-    average_t = sum_{i<=t} d^(t-i) theta_i / sum_{i<=t} d^(t-i),   d = exp(-1 / (horizon x steps an epoch))
+    average_t = sum_{i<=t} d^(t-i) theta_i / sum_{i<=t} d^(t-i),   d = exp(-1 / (horizon x steps per epoch))
 
 A constant step keeps the iterates swinging around the mode; their average lies closer to it (Polyak & Juditsky 1992).
 One point as MAP gives, for the price of one more copy of the weights. Norm statistics are recomputed for it.
@@ -32,7 +32,7 @@ class EMA(GradientMethod):
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
 
     epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     horizon: float = 5.0  # epochs after which a visited weight counts 1/e of the newest
     optimizer: Optimizer = Adam(lr=3e-3)  # how a gradient becomes a step; constant, since the average does the settling
     patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
@@ -70,7 +70,7 @@ class EMA(GradientMethod):
         exact = bench.conjugate()
         rate, epochs = 0.1, 40
         recipe = cls(epochs=epochs, batch_size=None, horizon=7.0, optimizer=SGD(lr=rate))
-        found = ravel(bench.fit(recipe, exact.problem, exact.data).mean())
+        mean = ravel(bench.fit(recipe, exact.problem, exact.data).mean())
         start = ravel(
             bench.fit(cls(epochs=1, batch_size=None, optimizer=SGD(lr=0.0)), exact.problem, exact.data).mean()
         )
@@ -82,11 +82,11 @@ class EMA(GradientMethod):
         ]
         average = torch.einsum("i,id->d", weights / weights.sum(), torch.stack(visited))
         says = "average of mu + (I - eta Lambda / N)^i (theta_0 - mu)"
-        yield bench.close("average along gradient descent on a quadratic", says, found, average, 1e-10)
+        yield bench.close("average along gradient descent on a quadratic", says, mean, average, 1e-10)
         settled = cls(epochs=400, batch_size=10, horizon=50.0, optimizer=SGD(lr=0.2))
-        found = ravel(bench.fit(settled, exact.problem, exact.data).mean())
+        mean = ravel(bench.fit(settled, exact.problem, exact.data).mean())
         raw = bench.fit(cls(epochs=400, batch_size=10, horizon=1e-3, optimizer=SGD(lr=0.2)), exact.problem, exact.data)
-        ratio = float((found - exact.mean).norm() / (ravel(raw.mean()) - exact.mean).norm())
+        ratio = float((mean - exact.mean).norm() / (ravel(raw.mean()) - exact.mean).norm())
         yield bench.close(
             "distance to mu over that of the last iterate, noisy steps",
             "< 1/2",

@@ -71,13 +71,13 @@ class FlowVI(Based, GradientMethod):
 
     base: Method | None = None  # finds the normal that is bent, where fit is given no start; None: MAP(), a point
     epochs: int | None = 20  # passes through the data, as published; None: 3,000 steps, up to 6,000
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=1e-3))  # how a gradient becomes a step
     flow: Literal["radial", "planar", "coupling"] = "radial"  # of the maps; coupling is RealNVP
     maps: int = 10  # maps in a row; 0 is the normal itself
     where: str | tuple[str, ...] | None = None  # around a point: patterns of names that are random; None: all
     scale: float = 0.02  # around a point: standard deviations at the start
-    draws: int = 4  # of the weights a step, whose gradients are averaged
+    draws: int = 4  # of the weights per step, whose gradients are averaged
 
     def __post_init__(self) -> None:
         if self.flow not in flows.KINDS:
@@ -85,7 +85,7 @@ class FlowVI(Based, GradientMethod):
         if self.maps < 0:
             raise ValueError(f"expected at least 0 maps, got {self.maps}")
         if self.draws < 1:
-            raise ValueError(f"expected at least 1 draw a step, got {self.draws}")
+            raise ValueError(f"expected at least 1 draw per step, got {self.draws}")
         if not 0 < self.scale < math.inf:
             raise ValueError(f"expected a positive, finite scale to start from, got {self.scale}")
 
@@ -204,8 +204,8 @@ class FlowVI(Based, GradientMethod):
             (4, "below a tenth of that of independent parameters", 0.0, 0.1 * independent),
             (0, "that of independent parameters", independent, 0.1),
         ):
-            made = bench.fit(replace(recipe, maps=maps), exact.problem, exact.data, start=exact.mean)
-            losses = made.info["curves"]["loss"][0][-20:]  # of 40 steps
+            posterior = bench.fit(replace(recipe, maps=maps), exact.problem, exact.data, start=exact.mean)
+            losses = posterior.info["curves"]["loss"][0][-20:]  # of 40 steps
             gap = torch.tensor(exact.log_evidence + exact.data.n * sum(losses) / len(losses), dtype=torch.float64)
             known = torch.full_like(gap, expected)
             yield bench.close(f"log evidence less the ELBO, {maps} coupling maps", says, gap, known, tolerance)

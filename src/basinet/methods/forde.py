@@ -12,7 +12,7 @@ eigenvalues, so that members differ where data vary (d is the mean squared diffe
 functions). Between the two, Sigma = alpha C^-1 + (1 - alpha) I. No eigenvectors are needed.
 
 One forward pass of a member gives its loss and, by a first backward pass to the inputs, its directions s; a second
-backward pass goes through both to the parameters. What members exchange is their directions, F numbers an example.
+backward pass goes through both to the parameters. What members exchange is their directions, F numbers per example.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..engine import Descent, GradientMethod, Info, Schedule, Step
 from ..engine.method import Entry
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Problem
-from ..problem.exact import conjugate
 from ..repulsion.input_gradients import counting, evidence, flat_inputs, input_gradients, unit
 from ..repulsion.prior import with_prior
+from ..testing.exact import conjugate
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
 
-LARGEST = 16_384  # inputs an example whose covariance is taken: 2 GiB in doubles
+LARGEST = 16_384  # inputs per example whose covariance is taken: 2 GiB in doubles
 FLOOR = 1e-12  # added to bandwidths, as in the authors' code
 ROUNDING = 100  # times the precision of a number: squared distances below it, relative to squared lengths, are zero
 
@@ -56,14 +56,14 @@ class FoRDE(GradientMethod):
 
     `repulsion` is relative to the posterior: 1 makes members the particles of an approximation of it, by gradient flow
     with a kernel density. That is weak: in every step all N examples pull and one kernel pushes. The authors' code has
-    N / B times that (B examples a batch), which is where the published gains are from, and the default. At full batch
+    N / B times that (B examples per batch), which is where the published gains are from, and the default. At full batch
     the two agree. One member is MAP.
     """
 
     coupled: ClassVar[bool] = True
 
     epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples a step, the same for all members; None: all
+    batch_size: int | None = 128  # examples per step, the same for all members; None: all
     repulsion: float | Literal["paper"] = "paper"  # 1 is Bayes, 0 is a deep ensemble, "paper" is N / batch_size
     lengthscales: float | Literal["identity", "pca"] = "pca"  # Sigma; a number is alpha: 0 identity, 1 pca, .2 tuned
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
@@ -85,7 +85,7 @@ class FoRDE(GradientMethod):
             return None
         if size > LARGEST:
             raise ValueError(
-                f"lengthscales from the covariance of {size:,} inputs an example need a matrix of {size:,} rows, and "
+                f"lengthscales from the covariance of {size:,} inputs per example need a matrix of {size:,} rows, and "
                 f"{LARGEST:,} at most are taken: use FoRDE(lengthscales='identity')"
             )
         return metric(covariance(data), alpha).to(first.dtype)
@@ -124,19 +124,19 @@ class FoRDE(GradientMethod):
         for members, says, expected in ((1, "0", 0.0), (2, "2/5 log 2", two), (3, "58/109 log 3", three)):
             recipe = cls(epochs=300, batch_size=None, repulsion=1.0, optimizer=descent)
             slopes = bench.fit(recipe, line.problem, line.data, members).sample(1)["weight"].flatten()
-            found = (slopes - line.mean).square().amax() * line.precision
+            measured = (slopes - line.mean).square().amax() * line.precision
             name = f"one input, members={members}: largest squared distance from the mode, times the precision"
-            yield bench.close(name, says, found, torch.full((1, 1), expected, dtype=torch.float64), 1e-9)
+            yield bench.close(name, says, measured, torch.full((1, 1), expected, dtype=torch.float64), 1e-9)
         for repulsion in (0.5, 2.0):
             recipe = cls(epochs=300, batch_size=None, repulsion=repulsion, lengthscales="identity", optimizer=descent)
             w = bench.fit(recipe, plane.problem, plane.data, 2).sample(1)["weight"].reshape(2, -1)
-            found = 1 - torch.cosine_similarity(w, plane.mean.unsqueeze(0)).square()
+            measured = 1 - torch.cosine_similarity(w, plane.mean.unsqueeze(0)).square()
             sine = two * repulsion / (plane.precision[0, 0] * plane.mean.square().sum())
             name, says = (
                 f"two inputs, members=2, repulsion {repulsion:g}: squared sine of the angle to the mode",
                 ("2/5 log 2 x repulsion / (precision x |mu|^2)"),
             )
-            yield bench.close(name, says, found, sine.expand(2), 1e-9)
+            yield bench.close(name, says, measured, sine.expand(2), 1e-9)
 
 
 def slope(directions: Tensor, weights: Tensor, metric: Tensor | None = None) -> Tensor:

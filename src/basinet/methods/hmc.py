@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..chains import Metropolis
+from ..chains import Metropolis, Moving
 from ..chains.proof import exact_checks
 from ..core.tree import Params
 from ..problem import Problem
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from ..testing import Bench, Check
 
 
+CUT = 1.2  # times the steps that there are: what is wanted beyond is said
+
+
 @dataclass(frozen=True, kw_only=True)
 class HMC(Metropolis):
     """Hamiltonian Monte Carlo with full batches: chains that warm up together, from trained networks.
 
-    Members are chains; give at least 4. Draws are kept in order, `bn.diagnose` judges them. A temperature is the
-    problem's.
+    Members are chains; give at least 4. Draws are kept in order, `bn.diagnose` judges them.
     """
 
     enough: ClassVar[int] = 6000
@@ -67,6 +69,19 @@ class HMC(Metropolis):
     def jitters(self) -> bool:
         return self.jitter
 
+    def remarks(self, state: Moving) -> Iterable[str]:
+        """Where trajectories were cut short."""
+        wanted = float((state.length.log - state.pace.log_size).exp())
+        if wanted < CUT * self.most:
+            return
+        why = f"leapfrog={self.leapfrog} allows" if self.most == self.leapfrog else "steps= lasts for"
+        more = "leapfrog=" if self.most == self.leapfrog else "steps=, or keep fewer draws"
+        longer = "longer ones" if self.adapts else f"{wanted:,.0f}"
+        yield (
+            f"trajectories were cut at {self.most} leapfrog steps, the most that {why}, although {longer} would be "
+            f"better: draws are exact but mix more slowly; raise {more}"
+        )
+
     def first_length(self, problem: Problem, params: Params) -> float:
         if self.length == "chees":
             return 1.0 if self.step_size is None else self.step_size
@@ -79,7 +94,7 @@ class HMC(Metropolis):
             )
         network, _ = problem.split(params)
         scales = problem.prior.scales(network)
-        return math.pi / 2 * max(scales.values()) * math.sqrt(problem.prior_temperature)
+        return math.pi / 2 * max(scales.values()) * math.sqrt(problem.prior_temperature * self.temperature)
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:

@@ -7,7 +7,7 @@ start; nothing is trained. H is that of all N examples, at the parameters that `
 of `basinet.curvature`; the other parameters stay where they are. The evidence of the approximation comes with it.
 
 How wide it is follows from the prior, which for most networks nobody chose with this in mind. So its precision is tuned
-unless told otherwise: on validation data where there are any, over a grid that goes on past its upper end, where the
+unless told otherwise: on validation data if there are any, over a grid that goes on past its upper end, where the
 posterior is the mode itself in the end.
 """
 
@@ -24,8 +24,9 @@ from ..core.grid import chosen_of, tried_on
 from ..core.noise import Noise
 from ..core.tree import Point, leaves, nbytes
 from ..core.where import Where, select
+from ..cost.curvature import demand
+from ..cost.prediction import predicting, validating
 from ..curvature import structures
-from ..curvature.demand import demand
 from ..curvature.evidence import LOG_NOISE, Evidence
 from ..curvature.follow import last_layer
 from ..curvature.gaussians import (
@@ -39,13 +40,14 @@ from ..curvature.gaussians import (
 )
 from ..curvature.online import TUNED, check_noise, groups_of, precisions
 from ..curvature.passes import Kind, Pass, Passes
+from ..curvature.updating import under_family
 from ..data import Data, Stream
 from ..engine import Based, Demand, Finished, Method, Schedule
 from ..engine.method import Entry
 from ..families import Delta, Family, Partial
-from ..predict import SEEN, Via, default_via, few_of, nll, predicting, validating, worse
+from ..predict import SEEN, Via, default_via, few_of, nll, worse
 from ..problem import Problem
-from ..problem.priors import Normal
+from ..problem.priors import FromFamily, Normal
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -56,7 +58,7 @@ CHOICES = ("marglik", "layers", "validation", "prior")
 SMALL = 1000  # parameters of which the full matrix is the default: a few MB and seconds, whatever the network
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
 WIDE = 2  # times what a posterior keeps: its curvature, in double precision
-HELD = 2**25  # numbers in the posteriors that are tried at once, where they predict in closed form
+HELD = 2**23  # numbers in the posteriors that are tried at once, where they predict in closed form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +66,11 @@ class Laplace(Based):
     """A normal distribution around a mode, from the curvature there; by default over the last layer.
 
     The prior's precision is tuned without another fit: by the validation NLL ("validation"), or by the marginal
-    likelihood, one factor for all parameters ("marglik") or one a layer ("layers"). "prior" leaves it as it is. Where
+    likelihood, one factor for all parameters ("marglik") or one per layer ("layers"). "prior" leaves it as it is. Where
     the start learned its prior (MAP with prior_precision="marglik"), that is the prior.
     """
 
+    usual: ClassVar[bool] = True
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     terms: ClassVar[bool] = False
 
@@ -75,7 +78,7 @@ class Laplace(Based):
     where: Where = "last"  # which parameters: patterns of names; "last": what the output comes from, cheap; None: all
     curvature: Kind = "ggn"  # ggn, fisher (from the targets' gradients), or hessian: exact, for a linear last layer
     subset: int | None = None  # examples whose curvature stands for all N, drawn at random; None: all examples
-    labels: int | None = None  # labels drawn an example in place of all outputs, for many classes; None: exact
+    labels: int | None = None  # labels drawn per example in place of all outputs, for many classes; None: exact
     rank: int = 20  # directions that structure "low-rank" keeps
     prior_precision: float | str | None = None  # a number, prior or layers; None: validation with val, else marglik
     learned: tuple[float, ...] | None = None  # precision of each tensor's prior, where the start learned it; None: not
@@ -95,7 +98,7 @@ class Laplace(Based):
         if self.labels is not None and self.curvature != "ggn":
             raise ValueError(f"labels are drawn for curvature='ggn', got curvature={self.curvature!r}: leave them out")
         if self.curvature == "hessian" and self.structure == "low-rank":
-            raise ValueError("structure='low-rank' is of a curvature that is positive: take curvature='ggn'")
+            raise ValueError("structure='low-rank' is of a curvature that is positive: use curvature='ggn'")
         known = self.prior_precision in (None, *CHOICES)
         if not known and not (isinstance(self.prior_precision, (int, float)) and 0 < self.prior_precision < math.inf):
             raise ValueError(
@@ -121,9 +124,9 @@ class Laplace(Based):
 
     def started(self, curves: Mapping[str, Any]) -> Method:
         """With the prior that the start learned."""
-        told = curves.get("prior_precision")
+        learned = curves.get("prior_precision")
         given = isinstance(self.prior_precision, (int, float))
-        return self if told is None or given else replace(self, learned=tuple(told))
+        return self if learned is None or given else replace(self, learned=tuple(learned))
 
     def schedule(self, n: int) -> Schedule:
         return Schedule(0, None)
@@ -133,10 +136,13 @@ class Laplace(Based):
     ) -> Finished:
         assert data is not None
         passes = self._passes(state, problem, data, noise)
+        if isinstance(problem.prior, FromFamily):
+            family, evidence_there = under_family(passes, *self._curvature(passes))
+            return Finished(family, {"log_evidence": [evidence_there]})
         prior = self._prior(problem, passes)
         curved, run = self._curvature(passes)
         evidence = Evidence.at(passes, prior, run)
-        told: dict[str, list[float]] = {}
+        curves: dict[str, list[float]] = {}
         factors, r, how = dict.fromkeys(prior, 1.0), 1.0, self._choice(val)
         if how == "validation":
             assert val is not None
@@ -147,44 +153,44 @@ class Laplace(Based):
                     "prior's precision: are the validation data on the scale of training?"
                 )
             factors = dict.fromkeys(prior, chosen_of(tried))
-            told = {"tried_factor": [*tried], "tried_nll": [*tried.values()]}
+            curves = {"tried_factor": [*tried], "tried_nll": [*tried.values()]}
         elif self.noise or how in TUNED:
             factors, r = evidence.best(curved.eigenvalues(prior), groups_of(prior, how), self.noise is not None)
         family, volume = _posterior(passes, curved, prior, factors, r)
-        told |= {"log_evidence": [evidence.value(volume, factors, r)], "prior_factor": list(factors.values())}
+        curves |= {"log_evidence": [evidence.value(volume, factors, r)], "prior_factor": list(factors.values())}
         warnings: tuple[str, ...] = ()
         if val is not None or self.prior_precision is None:
             own, start = self._compared(family, passes, val)
-            told |= {"own_nll": [own], "start_nll": [start]}
+            curves |= {"own_nll": [own], "start_nll": [start]}
             advice = (
                 "pass val=, by which its prior is then chosen"
                 if val is None
                 else "prior_precision=None chooses by them"
             )
             warnings = worse(own, start, val is not None, "" if how == "validation" else advice)
-        return Finished(family, told, self._notes(how, factors), warnings)
+        return Finished(family, curves, self._notes(how, factors), warnings)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
         assert data is not None
         passes = self._passes(point, problem, data, Noise.seed(0, next(iter(point.params.values())).device))
-        found = demand(self._structure(passes), passes, self.rank)
+        total = demand(self._structure(passes), passes, self.rank)
         with torch.no_grad():
             outputs = problem.outputs(point.params, point.buffers, passes.few())[0][0].numel()
         via, last = default_via(self.via, problem.likelihood), set(passes.names) <= set(last_layer(passes))
-        predict = predicting(via, problem.likelihood, outputs, self.samples, last, found.predict)
-        kept = found.kept + nbytes(point) - nbytes(passes.params)
-        found = found._replace(kept=kept, predict=predict)
+        predict = predicting(via, problem.likelihood, outputs, self.samples, last, total.predict)
+        kept = total.kept + nbytes(point) - nbytes(passes.params)
+        total = total._replace(kept=kept, predict=predict)
         if val is None and self.prior_precision is not None:
-            return found
+            return total
         seen = min(SEEN, data.n) if val is None else val.n
         tried = predict.forwards * seen
-        found = found._replace(passes=found.passes + tried + seen)  # its own and those of its start
+        total = total._replace(passes=total.passes + tried + seen)  # its own and those of its start
         held = WIDE * kept + validating(problem, point, passes.few(), via, predict, seen, outputs)
         if self._choice(val) == "validation":
             several = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
             held += kept if _drawn(via) else several
-            found = found._replace(passes=found.passes + (len(FACTORS) if _drawn(via) else 1) * tried)
-        return found._replace(finish=max(found.finish, held))
+            total = total._replace(passes=total.passes + (len(FACTORS) if _drawn(via) else 1) * tried)
+        return total._replace(finish=max(total.finish, held))
 
     def variants(self) -> Iterable[Method]:
         positive = [s for s in STRUCTURES if s != "low-rank" or self.curvature != "hessian"]
@@ -203,10 +209,15 @@ class Laplace(Based):
 
     def adapt(self, problem: Problem) -> Problem:
         """The problem as the base sees it, if it has what is needed: said before anything is trained."""
-        if not isinstance(problem.prior, Normal):
+        if not isinstance(problem.prior, (Normal, FromFamily)):
             raise ValueError(
                 f"Laplace adds the curvature of a Normal prior, got {type(problem.prior).__name__}: fit it under "
-                "bn.priors.Normal, or use a method that samples"
+                "bn.priors.Normal, or bn.priors.FromFamily of a Gaussian family, or use a method that samples"
+            )
+        if isinstance(problem.prior, FromFamily) and (self.noise or self.prior_precision not in (None, "prior")):
+            raise ValueError(
+                "the prior is a family, whose precision is what it is: leave out noise= and prior_precision=, or use "
+                "bn.priors.Normal"
             )
         if self.noise:
             check_noise(problem.likelihood)
@@ -231,7 +242,12 @@ class Laplace(Based):
         if not names:
             raise ValueError(
                 "found no linear layer or convolution with parameters that take gradients: name the parameters, "
-                "where=..., or take all of them, where=None"
+                "where=..., or use all of them, where=None"
+            )
+        if isinstance(problem.prior, FromFamily) and set(names) != set(network):
+            raise ValueError(
+                f"where={self.where!r} chooses some of the parameters, and the prior is a family over all of them: "
+                "use where=None"
             )
         return replace(passes, names=names)
 
@@ -252,8 +268,8 @@ class Laplace(Based):
             matrix = structures.full(passes)
             return CurvedFull(matrix, params), matrix.run
         if structure == "diagonal":
-            found = structures.diagonal(passes)
-            return CurvedDiagonal(found), found.run
+            diagonal = structures.diagonal(passes)
+            return CurvedDiagonal(diagonal), diagonal.run
         if structure == "low-rank":
             directions = structures.low_rank(passes, self.rank)
             return CurvedLowRank(directions), directions.run
@@ -299,20 +315,20 @@ class Laplace(Based):
         exact = bench.conjugate()
         for structure in STRUCTURES:
             recipe = cls(structure=structure, prior_precision="prior")
-            made = bench.fit(recipe, exact.problem, exact.data, start=exact.mean)
+            posterior = bench.fit(recipe, exact.problem, exact.data, start=exact.mean)
             if structure == "diagonal":
                 says, expected = "1 / diag(Lambda)", torch.diag(1 / exact.precision.diagonal())
             else:
                 says, expected = "Lambda^-1", exact.covariance
-            yield bench.close(f"{structure}: covariance", says, bench.covariance(made), expected, 1e-12)
+            yield bench.close(f"{structure}: covariance", says, bench.covariance(posterior), expected, 1e-12)
             if structure != "diagonal":
-                found = torch.tensor(made.info["curves"]["log_evidence"][0], dtype=torch.float64)
+                log_evidence = torch.tensor(posterior.info["curves"]["log_evidence"][0], dtype=torch.float64)
                 truth = torch.tensor([exact.log_evidence], dtype=torch.float64)
-                yield bench.close(f"{structure}: evidence", "that of the conjugate model", found, truth, 1e-9)
+                yield bench.close(f"{structure}: evidence", "that of the conjugate model", log_evidence, truth, 1e-9)
         for cold in (bench.conjugate(temperature=0.3), bench.conjugate(temperature=0.3, temper="likelihood")):
-            made = bench.fit(cls(prior_precision="prior"), cold.problem, cold.data, start=cold.mean)
+            posterior = bench.fit(cls(prior_precision="prior"), cold.problem, cold.data, start=cold.mean)
             name = f"covariance at temperature 0.3 ({cold.problem.temper})"
-            yield bench.close(name, "its Lambda^-1", bench.covariance(made), cold.covariance, 1e-12)
+            yield bench.close(name, "its Lambda^-1", bench.covariance(posterior), cold.covariance, 1e-12)
 
 
 def _drawn(via: Via) -> bool:
@@ -323,7 +339,7 @@ def _drawn(via: Via) -> bool:
 def _families(
     passes: Passes, curved: Curved, prior: Mapping[str, float], most: int, factors: Sequence[float]
 ) -> Iterator[dict[float, Family]]:
-    """The posteriors there are with the factors, some at a time, which hold about so many numbers. Mean and bases,
+    """The posteriors there are with the factors, some at a time, which hold about `most` numbers. Mean and bases,
     which they share, count once."""
     some: dict[float, Family] = {}
     held: dict[int, int] = {}

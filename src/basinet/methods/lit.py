@@ -5,7 +5,7 @@
 
 (Ross et al. 2018, "Learning qualitatively diverse and interpretable rules for classification"). A simple relative of
 FoRDE: a loss that all members descend together, with no kernel, and no posterior behind it. One forward pass of a
-member gives loss and gradients; what members exchange is the directions of these, F numbers an example.
+member gives loss and gradients; what members exchange is the directions of these, F numbers per example.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..engine import Descent, GradientMethod, Info, Schedule, Step
 from ..engine.method import Entry
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Problem
-from ..problem.exact import conjugate
 from ..repulsion.input_gradients import counting, differentiable, input_gradients, unit
 from ..repulsion.prior import with_prior
+from ..testing.exact import conjugate
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -44,7 +44,7 @@ class LIT(GradientMethod):
     coupled: ClassVar[bool] = True
 
     epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples a step, the same for all members; None: all
+    batch_size: int | None = 128  # examples per step, the same for all members; None: all
     strength: float = 0.1  # of the penalty, in units of the loss of one example, for each pair; 0 is a deep ensemble
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
 
@@ -88,10 +88,10 @@ class LIT(GradientMethod):
         for strength in (0.1, 0.5, 1.0):
             recipe = cls(epochs=300, batch_size=None, strength=strength * float(pull), optimizer=SGD(lr=0.3))
             w = bench.fit(recipe, exact.problem, exact.data, 2).sample(1)["weight"].reshape(2, -1)
-            found = 1 - torch.cosine_similarity(w, exact.mean.unsqueeze(0)).square()
+            sines = 1 - torch.cosine_similarity(w, exact.mean.unsqueeze(0)).square()
             sine = torch.full((2,), max(0.0, 0.5 - 1 / (8 * strength)), dtype=torch.float64)
             name = f"members=2, strength {strength:g} precision |mu|^2 / N: squared sine of the angle to the mode"
-            yield bench.close(name, "max(0, 1/2 - 1 / (8 strength))", found, sine, 1e-6)
+            yield bench.close(name, "max(0, 1/2 - 1 / (8 strength))", sines, sine, 1e-6)
 
 
 def slope(directions: Tensor, weights: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -39,27 +39,29 @@ class MAP(GradientMethod):
     """The most probable parameters, by gradient descent on the potential per example, U T / N.
 
     The prior is part of U, so no weight decay is needed. The default step size decays to zero along a cosine, so that
-    the end is a mode and not a place around which the last batches swing. A noise that is learned with the parameters
-    (a likelihood with `learned=True`) goes to the size of the training residuals, which is too small where a network
-    can fit the noise: validation data set it at the end, where there are any; `noise="marglik"` counts the parameters
-    that the training data determine.
+    training ends at a mode instead of oscillating around it. Noise that is learned with the parameters (a likelihood
+    with `learned=True`) shrinks to the size of the training residuals, which is too small if a network can fit the
+    noise. With validation data, they set it at the end; `noise="marglik"` counts the parameters that the training data
+    determine.
 
     Without epochs it trains until the validation NLL (at the best noise), or without validation data the loss, has not
     fallen for six tenths of the steps that are planned. The result is then the best point, which stops short of the
     mode where going on would fit the noise of the training data.
     """
 
+    usual: ClassVar[bool] = True
+
     epochs: int | None = None  # passes through the data; None: until done, within 3,000 steps, up to 6,000
-    #                            where that is 100 passes, and 10 passes where that is more
-    batch_size: int | None = 128  # examples a step; None: all
+    #                            where that is 32 passes, and 10 passes where that is more
+    batch_size: int | None = 128  # examples per step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
     patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
     #                              where epochs is None, else never
-    prior_precision: str | None = None  # learn a factor of the prior's: "marglik" one, "layers" one a layer; None: no
+    prior_precision: str | None = None  # learn a factor of the prior's: "marglik" one, "layers" one per layer; None: no
     noise: str | None = None  # learned noise by "marglik" of a Gaussian; None: with the parameters, then by validation
     structure: str = "kronecker"  # of the curvature in the marginal likelihood: or diagonal, cheaper; full, if small
     every: int = 5  # reports between steps up the marginal likelihood: a pass over the data each, 18 of them at most
-    subset: int | None = None  # examples whose curvature stands for all N, drawn anew each time; None: all examples
+    subset: int | None = None  # examples whose curvature stands for all N, drawn again each time; None: all examples
 
     def __post_init__(self) -> None:
         if self.patience is not None and self.patience < 1:
@@ -71,7 +73,7 @@ class MAP(GradientMethod):
         if self.structure not in online.STRUCTURES:
             raise ValueError(f"expected a structure among {', '.join(online.STRUCTURES)}, got {self.structure!r}")
         if self.structure == "full" and self.prior_precision == "layers":
-            raise ValueError("prior_precision='layers' needs layers apart: take structure='kronecker' or 'diagonal'")
+            raise ValueError("prior_precision='layers' needs layers apart: use structure='kronecker' or 'diagonal'")
         for name in ("every", "subset"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -84,7 +86,7 @@ class MAP(GradientMethod):
 
     @property
     def terms(self) -> bool:  # type: ignore[override]
-        """Not where the marginal likelihood is climbed: its curvature is that of the data alone."""
+        """Not where the marginal likelihood is climbed: its curvature is only that of the data."""
         return not self.tunes
 
     def adapt(self, problem: Problem) -> Problem:
@@ -125,7 +127,7 @@ class MAP(GradientMethod):
         if done or report.last or not self.tunes or report.number % self.every:
             return Review(state, done)
         early = report.step < BEGIN * self.schedule(report.training.n).steps
-        finite = all(bool(x.isfinite().all()) for x in state.params.values())  # one that is not will start anew
+        finite = all(bool(x.isfinite().all()) for x in state.params.values())  # one that is not will restart
         return self._tuned(state, report) if finite and not early else Review(state)
 
     def _tuned(self, state: Descent, report: Report) -> Review:
@@ -141,12 +143,12 @@ class MAP(GradientMethod):
         )
         factors = {n: float(state.memory[n]) if n in state.memory else 1.0 for n in network}
         groups = online.groups_of(network, self.prior_precision)
-        found = online.climb(passes, self.structure, groups, factors, self.noise is not None)  # type: ignore[arg-type]
-        memory = {n: torch.full_like(x, found.factors[n]) for n, x in state.memory.items()}
+        climbed = online.climb(passes, self.structure, groups, factors, self.noise is not None)  # type: ignore[arg-type]
+        memory = {n: torch.full_like(x, climbed.factors[n]) for n, x in state.memory.items()}
         params = dict(state.params)
-        if found.log_noise is not None:
-            params[LOG_NOISE] = torch.full_like(params[LOG_NOISE], found.log_noise)
-        curves = {"evidence_step": float(report.step), "log_evidence": found.log_evidence}
+        if climbed.log_noise is not None:
+            params[LOG_NOISE] = torch.full_like(params[LOG_NOISE], climbed.log_noise)
+        curves = {"evidence_step": float(report.step), "log_evidence": climbed.log_evidence}
         return Review(Descent(params, state.buffers, state.moments, memory), curves=curves)
 
     def finish(
@@ -157,13 +159,13 @@ class MAP(GradientMethod):
         done = GradientMethod.finish(self, state, samples, problem, data, seen, noise)
         if not self.tunes:
             return done
-        family, told = (done.family, dict(done.curves)) if isinstance(done, Finished) else (done, {})
+        family, curves = (done.family, dict(done.curves)) if isinstance(done, Finished) else (done, {})
         if self.prior_precision:
             known = online.precisions(problem, problem.split(state.params)[0])
-            told["prior_precision"] = [float(state.memory[n]) * x for n, x in known.items()]
+            curves["prior_precision"] = [float(state.memory[n]) * x for n, x in known.items()]
         if self.noise:
-            told["noise"] = [float(state.params[LOG_NOISE].exp())]
-        return Finished(family, told)
+            curves["noise"] = [float(state.params[LOG_NOISE].exp())]
+        return Finished(family, curves)
 
     @classmethod
     def lineup(cls) -> Iterable[Entry]:
@@ -173,11 +175,11 @@ class MAP(GradientMethod):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         exact = bench.conjugate()
         full = cls(epochs=1000, batch_size=None, optimizer=SGD(lr=0.05, momentum=0.9))
-        found = bench.fit(full, exact.problem, exact.data).mean()
-        yield bench.close("mode of the conjugate posterior, full batch", "mu", found, exact.mean, 1e-12)
+        mean = bench.fit(full, exact.problem, exact.data).mean()
+        yield bench.close("mode of the conjugate posterior, full batch", "mu", mean, exact.mean, 1e-12)
         batches = cls(epochs=1000, batch_size=10, optimizer=Adam(lr=Cosine(peak=0.05)))
-        found = bench.fit(batches, exact.problem, exact.data).mean()
-        yield bench.close("mode of the conjugate posterior, batches of 10", "mu", found, exact.mean, 1e-3)
+        mean = bench.fit(batches, exact.problem, exact.data).mean()
+        yield bench.close("mode of the conjugate posterior, batches of 10", "mu", mean, exact.mean, 1e-3)
         for cold in (bench.conjugate(temperature=0.1), bench.conjugate(temperature=0.1, temper="likelihood")):
-            found = bench.fit(full, cold.problem, cold.data).mean()
-            yield bench.close(f"mode at temperature 0.1 ({cold.problem.temper})", "its mu", found, cold.mean, 1e-12)
+            mean = bench.fit(full, cold.problem, cold.data).mean()
+            yield bench.close(f"mode at temperature 0.1 ({cold.problem.temper})", "its mu", mean, cold.mean, 1e-12)

@@ -47,12 +47,13 @@ class MCDropout(GradientMethod):
     trains one member with each; `bn.weigh(posterior, val)` or a slice then takes those that validation prefers.
     """
 
+    usual: ClassVar[bool] = True
     randomised: ClassVar[bool] = True
     mode: ClassVar[Mode] = "dropout"
     samples: ClassVar[int] = 50
 
     epochs: int | None = None  # passes through the data; None: until done, as MAP
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
     patience: int | None = None  # reports without a lower validation NLL (of the network without dropout) until a
     #                              member stops, at its best; None: 60 where epochs is None, else never
@@ -195,16 +196,16 @@ class MCDropout(GradientMethod):
         x, y, prior = exact.data.inputs, exact.data.targets.reshape(-1), exact.problem.prior
         assert isinstance(prior, Normal) and isinstance(prior.scale, float)
         recipe = cls(epochs=1500, batch_size=None, rate=p, optimizer=SGD(lr=Cosine(peak=0.1), momentum=0.9))
-        made = bench.fit(recipe, exact.problem, exact.data, 40)
+        posterior = bench.fit(recipe, exact.problem, exact.data, 40)
         gram = x.T @ x / 0.5**2
         spread = gram.diagonal().diag() * p / (1 - p) + torch.eye(3, dtype=x.dtype) / (prior.scale**2 * (1 - p))
         mode = torch.linalg.solve(gram + spread, x.T @ y / 0.5**2)
-        points: Any = made.parts[0].family
-        found = points.params["weight"][:, 0]  # (members, d)
-        z = (found.mean(0) - mode) / (found.std(0) / math.sqrt(len(found)))
+        points: Any = posterior.parts[0].family
+        weights = points.params["weight"][:, 0]  # (members, d)
+        z = (weights.mean(0) - mode) / (weights.std(0) / math.sqrt(len(weights)))
         says = "argmin of the expected loss, in standard errors"
         yield bench.close("trained weights, masks before the layer", says, z, torch.zeros_like(z), 4.5)
-        outputs = made[0].predict(x[:8], samples=count).outputs[0, :, :, 0]  # (S, B)
+        outputs = posterior[0].predict(x[:8], samples=count).outputs[0, :, :, 0]  # (S, B)
         weight = take(points, 0).params["weight"][0]
         mean, variance = x[:8] @ weight, p / (1 - p) * (weight * x[:8]).square().sum(1)
         z = (outputs.mean(0) - mean) / (variance / count).sqrt()

@@ -3,9 +3,11 @@
     dx = u dt,   du = -(1 - u u') dU/dx dt / (d - 1),   |u| = 1;   after each step u + nu z, to length 1 again
 
 (Robnik, De Luca, Silverstein & Seljak 2023). Leapfrog steps of one gradient each, in units of each parameter's spread.
-Nothing is rejected; the error of the energy in a step says how large the bias is. The warm-up finds the step size at
-which its variance per dimension is `tolerance`, and the spreads; u forgets its direction after a length of sqrt(d), the
-size of the posterior in those units: nu^2 = (exp(2 e / L) - 1) / d. For networks: started from an ensemble.
+Nothing is rejected; the error of the energy in a step says how large the bias is. u forgets its direction after a
+length L: nu^2 = (exp(2 e / L) - 1) / d. The warm-up finds the spreads; the step size e at which the variance of the
+error per dimension is `tolerance`; and last L: of sqrt(d), the size of the posterior in those units, and multiples, the
+shortest with which parameters vary nearly as much in a given number of steps as with any. A network's posterior is long
+and bent, and takes lengths at which a Gaussian's would no longer gain. For networks: started from an ensemble.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from torch import Tensor
 
 from ..chains import Chain
 from ..chains.chain import sample_of
-from ..chains.energy import energies, normals, split
-from ..chains.ledger import DIVERGENT, Ledger, astray, donors
+from ..chains.energy import normals, split
+from ..chains.ledger import DIVERGENT, Ledger, astray, gathered
 from ..chains.metropolis import WINDOWS
-from ..chains.pace import Pace
-from ..chains.pace import pick as pick_pace
 from ..chains.proof import close_checks
 from ..chains.scales import Scales
+from ..chains.stride import Stride, pick
+from ..chains.tree import mask
 from ..core.noise import Noise
 from ..core.tree import Params, Point, ravel
 from ..data import Data
@@ -36,9 +38,10 @@ from ..problem import Problem
 if TYPE_CHECKING:
     from ..testing import Bench, Check
 
-ORDER = 6  # the squared energy error of a step falls with this power of its size
-MOST = 1.0  # by which the logarithm of the step size changes at once
-FORGET = 0.75  # of the average of step sizes, as in dual averaging
+MULTIPLES = (1.0, 3.0, 9.0, 27.0)  # of sqrt(d), that are tried for L
+TRIES = 0.6  # share of the warm-up after which they are, one after another, the rest long
+NEARLY = 0.95  # of the largest spread that is met: shorter lengths are preferred
+FEWEST = 20  # steps of a try, with fewer L stays sqrt(d)
 
 
 class Gliding(NamedTuple):
@@ -51,7 +54,10 @@ class Gliding(NamedTuple):
     direction: Tensor  # (d,), of length 1, in units of the spreads
     window: Tensor  # (), windows of the warm-up that have ended
     variance: Tensor  # (d,), squared spreads
-    pace: Pace
+    length: Tensor  # (), L
+    tried: Tensor  # (4,), spread of parameters that each multiple reached
+    piece: Scales  # positions in the present try
+    pace: Stride
     scales: Scales
     ledger: Ledger
 
@@ -66,7 +72,7 @@ class MCLMC(Chain):
     enough: ClassVar[int] = 6000
 
     step_size: float | None = None  # in units of the spreads; None: found in the warm-up
-    length: float | None = None  # after which a chain forgets its direction, in those units; None: sqrt(d)
+    length: float | None = None  # after which a chain forgets its direction, in those units; None: found in the warm-up
     tolerance: float = 5e-4  # variance of the energy error of a step, per dimension; less is slower and closer
 
     def __post_init__(self) -> None:
@@ -82,18 +88,10 @@ class MCLMC(Chain):
         x = ravel(point.params)
         number = torch.zeros((), dtype=torch.float64, device=x.device)
         direction = unit(noise.split("direction").normal(x))
-        pace, scales, ledger = Pace.at(self.step_size, x), Scales.none(x), Ledger.empty(x)
-        return Gliding(
-            *point,
-            number + math.inf,
-            torch.zeros_like(x),
-            direction,
-            number.long(),
-            torch.ones_like(x),
-            pace,
-            scales,
-            ledger,
-        )
+        length = number + (math.sqrt(len(x)) if self.length is None else self.length)
+        start = (number + math.inf, torch.zeros_like(x), direction, number.long(), torch.ones_like(x), length)
+        tries = (number + torch.zeros(len(MULTIPLES), dtype=torch.float64, device=x.device), Scales.none(x))
+        return Gliding(*point, *start, *tries, Stride.at(self.step_size, x), Scales.none(x), Ledger.empty(x))
 
     def update(self, state: Gliding, step: Step) -> tuple[Gliding, Info]:
         return step.lift.whole(self.moved)(state, step)
@@ -105,13 +103,12 @@ class MCLMC(Chain):
         spread, e = state.variance.sqrt(), state.pace.log_size.exp().to(x.dtype)[:, None]
         u, first = turned(state.direction, state.slopes * spread, e / 2)
         place = torch.where(begun[:, None], x + e * spread * u, x)
-        energy, slopes = energies(split(place, state.params), state.buffers, step, self.chunk, True)
+        energy, slopes = self.energies(split(place, state.params), state.buffers, step)
         u, second = turned(u, slopes * spread, e / 2)
         error = energy - state.energy + first + second
         good = (error.abs() < DIVERGENT) | ~begun  # NaN is not
-        length = math.sqrt(d) if self.length is None else self.length
         z = normals(step, x, torch.ones_like(begun))
-        share = (torch.expm1(2 * e / length) / d).sqrt()
+        share = (torch.expm1(2 * e / state.length.to(x.dtype)[:, None]) / d).sqrt()
         u = torch.where(
             good[:, None], unit(u + share * z), unit(z)
         )  # a step that failed is not made: another direction
@@ -122,18 +119,19 @@ class MCLMC(Chain):
             slopes=torch.where(good[:, None], slopes, state.slopes),
             direction=u,
         )
-        ledger, keep = state.ledger.transition(begun, torch.ones_like(error), error, self.draws)
+        ledger, keep = state.ledger.transition(begun, good.to(error), error, self.wanted)
         away = astray(new.energy, d)
         new = new._replace(ledger=ledger._replace(gradients=ledger.gradients + 1, astray=away))
         new = self._adapted(new, error, good, begun)
-        return new, Info(new.energy / step.scale, keep=keep, sample=sample_of(new.params, new.energy))
+        return new, Info(self.loss_of(new.energy, step), keep=keep, sample=sample_of(new.params, new.energy))
 
     def _adapted(self, state: Gliding, error: Tensor, good: Tensor, begun: Tensor) -> Gliding:
         """What the warm-up learns from a step."""
         ledger, pace, x = state.ledger, state.pace, ravel(state.params, 1)
         warming = begun & ~ledger.frozen
         if self.step_size is None:
-            pace = pick_pace(warming, self._heard(pace, error, good, x.shape[1]), pace)
+            squares = error.square() / (x.shape[1] * self.tolerance)
+            pace = pick(warming, pace.heard(squares, good), pace)
         scales = state.scales.add(x, warming)
         share = ledger.gradients / max(1, self.warm)
         passed = torch.stack([(share >= w).long() for w in WINDOWS]).sum(0)
@@ -141,38 +139,47 @@ class MCLMC(Chain):
         over = begun & (ledger.gradients >= self.warm) & ~ledger.frozen
         state = gathered(state, closes | over)
         variance = torch.where(closes[:, None], scales.variance(), state.variance)
-        none = Scales.none(x)
-        scales = Scales(
-            torch.where(closes[:, None], none.mean, scales.mean),
-            torch.where(closes[:, None], none.squares, scales.squares),
-            torch.where(closes, none.seen, scales.seen),
-        )
+        scales = Scales(*(torch.where(mask(closes, a), b, a) for a, b in zip(scales, Scales.none(x))))
         if self.step_size is None:
             stretch = 0.5 * (state.variance / variance).log().double().mean(1)
-            moved = pace._replace(log_size=pace.log_size + stretch)
-            pace = pick_pace(closes, moved.anew(), pace)
-            pace = pick_pace(over, pace.settled(), pace)
+            pace = pick(closes, pace.anew(stretch), pace)
+            pace = pick(over, pace.settled(), pace)
+        state = self._tried(state, warming) if self.length is None else state
         ledger = state.ledger
         thin = torch.full_like(ledger.thin, max(1, (self.total - self.warm - 1) // self.draws))
         ledger = ledger._replace(frozen=ledger.frozen | over, thin=torch.where(over, thin, ledger.thin))
         window = torch.where(closes, passed, state.window)
         return state._replace(variance=variance, pace=pace, scales=scales, window=window, ledger=ledger)
 
-    def _heard(self, pace: Pace, error: Tensor, good: Tensor, d: int) -> Pace:
-        """The step size after a step with these errors (M,): by the mean of their squares over chains."""
-        squares = torch.where(good, error.square() / d, torch.full_like(error, 1e6 * self.tolerance))
-        over = (squares.mean().clamp(min=1e-12) / self.tolerance).log() / ORDER
-        t = pace.rounds + 1
-        log_size = pace.log_size - over.clamp(-MOST, MOST) / t.sqrt()
-        share = t**-FORGET
-        return pace._replace(log_size=log_size, log_average=share * log_size + (1 - share) * pace.log_average, rounds=t)
+    def _tried(self, state: Gliding, warming: Tensor) -> Gliding:
+        """L for the next step: in the last part of the warm-up one multiple after another, then the best."""
+        x, count = ravel(state.params, 1), len(MULTIPLES)
+        begin = int(TRIES * self.warm)
+        each = (self.warm - begin) // count
+        if each < FEWEST:
+            return state
+        clock = state.ledger.gradients - begin  # (M,), the same in every place
+        trying = warming & (clock > 0) & (clock <= each * count)
+        piece = state.piece.add(x, trying)
+        full = trying & (clock % each == 0)
+        reached = (piece.pooled() / state.variance[0]).clamp(max=1.0).double().mean()
+        here = (clock - 1).clamp(min=0) // each  # number of the present try
+        numbers = torch.arange(count, device=x.device)
+        tried = torch.where(full[:, None] & (numbers == here[:, None]), reached, state.tried)
+        good = tried >= NEARLY * tried.amax(1, keepdim=True)
+        chosen = torch.where(full & (here == count - 1), good.long().argmax(1), clock.clamp(min=0) // each)
+        lengths = math.sqrt(x.shape[1]) * torch.tensor(MULTIPLES, dtype=torch.float64, device=x.device)
+        length = torch.where(trying, lengths[chosen.clamp(max=count - 1)], state.length)
+        none = Scales.none(x)
+        piece = Scales(*(torch.where(mask(full, a), b, a) for a, b in zip(piece, none)))
+        return state._replace(length=length, tried=tried, piece=piece)
 
     def finish(
         self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:
         done = super().finish(state, samples, problem, data, val, noise)
         curves = {name: value for name, value in done.curves.items() if name != "acceptance"}  # nothing is rejected
-        return done._replace(curves=curves)
+        return done._replace(curves=curves | {"length": [float(state.length)]})
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
@@ -197,16 +204,3 @@ def turned(u: Tensor, slopes: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
 def unit(x: Tensor) -> Tensor:
     """Vectors to length 1, along the last axis."""
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-
-
-def gathered(state: Gliding, when: Tensor) -> Gliding:
-    """Chains that went astray are put where the one of median energy is."""
-    lost, best = state.ledger.astray & when, donors(state.energy)
-
-    def taken(x: Tensor) -> Tensor:
-        there = x.index_select(0, best.reshape(1)).expand_as(x)
-        return torch.where(lost.reshape(-1, *[1] * (x.dim() - 1)), there, x)
-
-    params = {name: taken(x) for name, x in state.params.items()}
-    ledger = state.ledger._replace(restarted=state.ledger.restarted + lost, astray=state.ledger.astray & ~lost)
-    return state._replace(params=params, energy=taken(state.energy), slopes=taken(state.slopes), ledger=ledger)

@@ -11,7 +11,7 @@ noise the optimum is known: the exact mean, and variances 1 / Lambda_ii, which a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.lift import lift_or_loop
 from ..core.noise import Noise
-from ..core.tree import Params, Point, nbytes, ravel, size, take, tree_map
+from ..core.tree import Params, Point, nbytes, ravel, size, take, tree_map, unravel
 from ..core.where import select
 from ..data import Data, Stream
 from ..engine import Demand, Descent, Finished, GradientMethod, Info, Predicting, Report, Review, Schedule, Step
@@ -28,7 +28,7 @@ from ..engine.method import Entry
 from ..families import Delta, Diagonal, Family, Partial
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Problem
-from ..variational import estimators
+from ..variational import estimators, judged
 from ..variational import prior as priors
 from ..variational.estimators import ESTIMATORS, Estimator
 
@@ -43,7 +43,7 @@ class Variational(NamedTuple):
     """What descent moves."""
 
     centre: Params  # m, of all parameters: those that are not random are points
-    log_scale: Params  # log s, of the random ones
+    rho: Params  # of the random ones: s = scale exp(pace rho)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,22 +57,29 @@ class MeanField(GradientMethod):
     problem has terms; which one it was is in `posterior.info["notes"]`.
     """
 
-    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 100 passes
-    batch_size: int | None = 128  # examples a step; None: all
-    optimizer: Optimizer = Adam(lr=Cosine(peak=5e-3))  # how a gradient becomes a step
+    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes
+    batch_size: int | None = 128  # examples per step; None: all
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
+    patience: int | None = None  # reports without a lower validation NLL (of draws) until a member stops, at its best;
+    #                              None: 60 where epochs is None, else never
     where: str | tuple[str, ...] | None = None  # patterns of names that are random; None: all of the network's
-    scale: float = 0.02  # standard deviations at the start: larger ones keep deep networks from learning
-    draws: int = 1  # of the weights a step, whose gradients are averaged
+    scale: float = 0.03  # standard deviations at the start: larger ones keep deep networks from learning
+    pace: float = 0.2  # steps of log s, in those of the means: as fast as these, deviations outgrow what was learned
+    draws: int = 1  # of the weights per step, whose gradients are averaged
     estimator: Estimator = "auto"  # weights, local, flipout; auto: the one with the least noise that is exact
     warm_up: float | None = None  # part of the steps over which entropy and prior come in, from 0 to their whole
     #                               weight; None: 0, or half where the prior is learned, which else shrinks to nothing
-    prior_precision: Literal["elbo", "layers"] | None = None  # learn a factor of a Normal prior's: one, or one a tensor
+    prior_precision: Literal["elbo", "layers"] | None = (
+        None  # learn a factor of a Normal prior's: one, or one per tensor
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:
             raise ValueError(f"expected a positive, finite scale to start from, got {self.scale}")
+        if not 0 < self.pace < math.inf:
+            raise ValueError(f"expected a positive, finite pace, got {self.pace}")
         if self.draws < 1:
-            raise ValueError(f"expected at least 1 draw a step, got {self.draws}")
+            raise ValueError(f"expected at least 1 draw per step, got {self.draws}")
         if self.estimator not in ESTIMATORS:
             raise ValueError(f"expected an estimator among {', '.join(ESTIMATORS)}, got {self.estimator!r}")
         if self.warm_up is not None and not 0 <= self.warm_up < 1:
@@ -91,19 +98,19 @@ class MeanField(GradientMethod):
 
     def context(self, problem: Problem, data: Data | Stream) -> dict[str, dict[str, Tensor]]:
         """The layers that are perturbed example by example, by how that is done."""
-        found = estimators.kinds(problem, data, self._random(problem), self.estimator)
-        return {kind: {n: torch.zeros(()) for n, k in found.items() if k == kind} for kind in sorted({*found.values()})}
+        kinds = estimators.kinds(problem, data, self._random(problem), self.estimator)
+        return {kind: {n: torch.zeros(()) for n, k in kinds.items() if k == kind} for kind in sorted({*kinds.values()})}
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Descent:
-        start = {n: torch.full_like(point.params[n], math.log(self.scale)) for n in self._random(problem)}
-        params = Variational(point.params, start)
+        params = Variational(point.params, {n: torch.zeros_like(point.params[n]) for n in self._random(problem)})
         return Descent(params, point.buffers, self.optimizer.init(params))
 
     def loss(self, params: Variational, state: Descent, step: Step) -> Info:
-        problem, scale = step.problem, tree_map(torch.exp, params.log_scale)
+        problem, logs = step.problem, self._log_scale(ravel(params.rho))  # one vector: a pass in place of many
+        scale = unravel(logs.exp(), params.rho)
         chosen = {n: kind for kind, names in step.context.items() for n in names}
         examples = step.batch.targets.shape[0]
 
@@ -115,36 +122,38 @@ class MeanField(GradientMethod):
 
         potential, buffers = self._averaged(energy, state.buffers, step.noise)
         kept = {n: x for n, x in buffers.items() if n in state.buffers}
-        divergence = self._prior(problem, params.centre, scale, step.noise) - _entropy(params.log_scale)
+        divergence = self._prior(problem, params.centre, scale, step.noise) - _entropy(logs)
         weight = self._warmth(step.batch.step, step.batch.total)
         return Info((potential + weight * divergence) / step.scale, buffers=kept)
 
     def point(self, state: Descent) -> Point:
         return Point(state.params.centre, state.buffers)
 
+    def judged(self, state: Descent, problem: Problem, n: int) -> Sequence[Point]:
+        return judged.draws(self._random_part(state), state.params.centre, state.buffers)
+
     def review(self, state: Descent, report: Report) -> Review:
-        spread = float(ravel(tree_map(torch.exp, state.params.log_scale)).median())
-        return Review(state, curves={"spread": spread})
+        spread = float(ravel(self._random_part(state).scale).median())
+        return super().review(state, report)._replace(curves={"spread": spread})
 
     def fault(self, state: Descent, problem: Problem) -> str:
         """The parameters whose part of the divergence is not finite, where there are such."""
-        bad = _not_finite(self, state.params, problem)
+        bad = _not_finite(state.params.centre, self._random_part(state).scale, problem)
         return f"the divergence from the prior is not finite in {', '.join(bad)}" if bad else ""
 
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:
-        centre, scale = state.params.centre, tree_map(torch.exp, state.params.log_scale)
-        family: Family = Diagonal({n: centre[n] for n in scale}, scale, state.buffers)
-        rest = {n: x for n, x in centre.items() if n not in scale}
-        if rest:
-            family = Partial(Delta(rest, state.buffers), family)
-        curves: dict[str, list[Any]] = {}
+        part = self._random_part(state)
+        points = judged.draws(part, state.params.centre, state.buffers)
+        centre, curves = judged.settled(problem, state.params.centre, points, val)
+        rest, scale = {n: x for n, x in centre.items() if n not in part.scale}, part.scale
+        family: Family = Partial(Delta(rest, state.buffers), part) if rest else part
         if self.prior_precision is not None:
             learned = priors.factors(problem.prior, problem.split(centre)[0], scale, self.prior_precision)
-            curves = {"prior_factor": list(learned.values()), "prior_factor_names": list(learned)}
-        told = self.context(problem, data) if data is not None else {}
-        lines = [f"{kind}: {', '.join(n or 'the layer' for n in names)}" for kind, names in told.items()]
+            curves |= {"prior_factor": list(learned.values()), "prior_factor_names": list(learned)}
+        kinds = self.context(problem, data) if data is not None else {}
+        lines = [f"{kind}: {', '.join(n or 'the layer' for n in names)}" for kind, names in kinds.items()]
         return Finished(family, curves, tuple([f"noise by layer: {'; '.join(lines)}"] if lines else []))
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
@@ -154,6 +163,13 @@ class MeanField(GradientMethod):
 
     def _random(self, problem: Problem) -> tuple[str, ...]:
         return select(problem.network.params, self.where)
+
+    def _log_scale(self, rho: Tensor) -> Tensor:
+        return math.log(self.scale) + self.pace * rho
+
+    def _random_part(self, state: Descent) -> Diagonal:
+        centre, scale = state.params.centre, {n: self._log_scale(x).exp() for n, x in state.params.rho.items()}
+        return Diagonal({n: centre[n] for n in scale}, scale, state.buffers)
 
     def _averaged(self, energy: Any, buffers: Params, noise: Noise) -> tuple[Tensor, Params]:
         """The mean of the potential over draws, and the buffers after the first of them."""
@@ -184,28 +200,27 @@ class MeanField(GradientMethod):
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
         fast = cls(epochs=350, batch_size=None, draws=200, scale=0.1, optimizer=Adam(lr=Cosine(peak=0.1)))
-        for exact, told in ((bench.conjugate(), ""), (bench.conjugate(temperature=0.3), ", temperature 0.3")):
+        for exact, suffix in ((bench.conjugate(), ""), (bench.conjugate(temperature=0.3), ", temperature 0.3")):
             family: Any = take(bench.fit(fast, exact.problem, exact.data).parts[0].family, 0)
-            yield bench.close(f"mean{told}", "mu", family.centre, exact.mean, 5e-3)
-            found, says = ravel(family.scale).square() * exact.precision.diagonal(), "1, in units of 1 / Lambda_ii"
-            yield bench.close(f"variances{told}", says, found, torch.ones_like(found), 0.02)
+            yield bench.close(f"mean{suffix}", "mu", family.centre, exact.mean, 5e-3)
+            measured, says = ravel(family.scale).square() * exact.precision.diagonal(), "1, in units of 1 / Lambda_ii"
+            yield bench.close(f"variances{suffix}", says, measured, torch.ones_like(measured), 0.02)
         exact, count, scale = bench.conjugate(), 20_000, 0.1
         still = cls(epochs=1, batch_size=None, draws=count, scale=scale, estimator="weights", optimizer=SGD(lr=0.0))
         likelihood = exact.precision - torch.eye(3, dtype=torch.float64) / exact.problem.prior.scale**2  # type: ignore[attr-defined]
         for where, start in (("away from the optimum", exact.mean + 0.1), ("at the mean", exact.mean)):
-            made = bench.fit(still, exact.problem, exact.data, start=start)
-            elbo = -exact.data.n * made.info["curves"]["loss"][0][0]
+            posterior = bench.fit(still, exact.problem, exact.data, start=start)
+            elbo = -exact.data.n * posterior.info["curves"]["loss"][0][0]
             gap = _divergence(start, torch.full_like(start, scale), exact.mean, exact.precision)
-            found = torch.tensor(exact.log_evidence - elbo, dtype=torch.float64)
+            measured = torch.tensor(exact.log_evidence - elbo, dtype=torch.float64)
             slope = likelihood @ start - exact.precision @ exact.mean  # of the log likelihood, quadratic in the draws
             variance = scale**2 * slope.square().sum() + 0.5 * scale**4 * likelihood.square().sum()
             z = 4.5 * float(variance / count) ** 0.5
-            yield bench.close(f"log evidence less the ELBO, {where}", "KL(q | posterior), z of 4.5", found, gap, z)
+            yield bench.close(f"log evidence less the ELBO, {where}", "KL(q | posterior), z of 4.5", measured, gap, z)
 
 
-def _entropy(log_scale: Params) -> Tensor:
-    total = sum(x.numel() for x in log_scale.values())
-    return torch.stack([x.sum() for x in log_scale.values()]).sum() + 0.5 * total * LOG_2PI_E
+def _entropy(log_scale: Tensor) -> Tensor:
+    return log_scale.sum() + 0.5 * len(log_scale) * LOG_2PI_E
 
 
 def _divergence(mean: Tensor, scale: Tensor, centre: Tensor, precision: Tensor) -> Tensor:
@@ -216,17 +231,16 @@ def _divergence(mean: Tensor, scale: Tensor, centre: Tensor, precision: Tensor) 
     return 0.5 * (trace + offset @ precision @ offset - len(mean) - logs)
 
 
-def _not_finite(method: MeanField, params: Variational, problem: Problem) -> list[str]:
+def _not_finite(centre: Params, scale: Params, problem: Problem) -> list[str]:
     """Names of parameters whose own part of the divergence is not finite."""
-    network = problem.split(params.centre)[0]
+    network = problem.split(centre)[0]
+    own = priors.gaussian(problem.prior, network)
     bad = []
     for n, x in network.items():
-        log_scale = {n: params.log_scale[n]} if n in params.log_scale else {}
-        own = priors.gaussian(problem.prior, network)
-        scale = tree_map(torch.exp, log_scale)
-        finite = [x.isfinite().all(), *(s.isfinite().all() & (s > 0).all() for s in scale.values())]
+        spread = {n: scale[n]} if n in scale else {}
+        finite = [x.isfinite().all(), *(s.isfinite().all() & (s > 0).all() for s in spread.values())]
         if own is not None:
-            finite.append(priors.squares(own, {n: x}, scale)[n].isfinite())
+            finite.append(priors.squares(own, {n: x}, spread)[n].isfinite())
         if not bool(torch.stack(finite).all()):
             bad.append(n)
     return bad

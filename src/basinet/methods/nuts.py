@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..chains import Chain
 from ..chains.chain import sample_of
-from ..chains.energy import energies, normals, split, uniforms
-from ..chains.ledger import DIVERGENT, Ledger, astray, donors
+from ..chains.energy import normals, split, uniforms
+from ..chains.ledger import DIVERGENT, Ledger, astray, gathered
 from ..chains.metropolis import WINDOWS, kinetic
 from ..chains.pace import Pace
 from ..chains.pace import pick as pick_pace
@@ -47,7 +47,7 @@ class Climbing(NamedTuple):
     fresh: Tensor  # (), bool: a transition begins
     size: Tensor  # (), of its steps
     variance: Tensor  # (d,), of its momenta, inverse
-    found: Tensor  # (d,), what the next transitions take: the same for all chains
+    next_variance: Tensor  # (d,), what the next transitions take: the same for all chains
     window: Tensor  # ()
     settled: Tensor  # (), bool: the warm-up is over
     pooled: Tensor  # (3,), of transitions since the last step size: their number, leaves, and the sum of acceptances
@@ -107,7 +107,7 @@ class NUTS(Chain):
         e = torch.where(tree.forward, state.size, -state.size).to(x.dtype)[:, None]
         half = tree.tip.momentum - e / 2 * tree.tip.slopes
         place = torch.where(known[:, None], tree.tip.position + e * variance * half, x)
-        energy, slopes = energies(split(place, state.params), state.buffers, step, self.chunk, True)
+        energy, slopes = self.energies(split(place, state.params), state.buffers, step)
         leaf = Place(place, half - e / 2 * slopes, slopes)
         error = energy + kinetic(leaf.momentum, variance) - tree.start
         error = torch.where(error.isnan(), torch.inf, error)
@@ -131,16 +131,16 @@ class NUTS(Chain):
         chance = tree.chances / tree.leaves.clamp(min=1)
         error = torch.where(divergent, torch.inf, error)
         ledger = new.ledger.counted(ended, tree.leaves, self.warm)
-        ledger, keep = ledger.transition(ended, chance, error, self.draws)
+        ledger, keep = ledger.transition(ended, chance, error, self.wanted)
         away = astray(new.energy, x.shape[1])
         new = new._replace(ledger=ledger._replace(gradients=ledger.gradients + 1, astray=away))
         new = self._adapted(new, ended, chance)
-        return new, Info(new.energy / step.scale, keep=keep, sample=sample_of(new.params, new.energy))
+        return new, Info(self.loss_of(new.energy, step), keep=keep, sample=sample_of(new.params, new.energy))
 
     def _begin(self, state: Climbing, step: Step, x: Tensor, fresh: Tensor) -> Climbing:
         """A momentum, a side and a step size, for chains that begin a transition."""
         z = normals(step, x, fresh)
-        variance = torch.where(fresh[:, None], state.found, state.variance)
+        variance = torch.where(fresh[:, None], state.next_variance, state.variance)
         p = z * variance.rsqrt()
         forward = uniforms(step, "first", fresh) < 0.5
         start = state.energy + kinetic(p, variance)
@@ -170,14 +170,14 @@ class NUTS(Chain):
         passed = torch.stack([(share >= w).long() for w in WINDOWS]).sum(0)
         closes = warming & (passed > state.window)
         over = warming & (ledger.gradients >= self.warm)
-        state = _gathered(state, learns & (passed > 0))
-        found = state.found
+        state = gathered(state, learns & (passed > 0))
+        next_variance = state.next_variance
         if self.scaled:
-            found = torch.where(closes[:, None], scales.variance(), found)
+            next_variance = torch.where(closes[:, None], scales.variance(), next_variance)
             none = Scales.none(x)
             scales = Scales(*(torch.where(mask(closes, a), b, a) for a, b in zip(scales, none)))
         if self.step_size is None:
-            stretch = 0.5 * (state.found / found).log().double().mean(1)
+            stretch = 0.5 * (state.next_variance / next_variance).log().double().mean(1)
             pace = pick_pace(closes, pace._replace(log_size=pace.log_size + stretch).anew(), pace)
             pace = pick_pace(over, pace.settled(), pace)
         ledger = state.ledger
@@ -186,22 +186,14 @@ class NUTS(Chain):
         ledger = ledger._replace(thin=torch.where(over, thin, ledger.thin))
         window = torch.where(closes, passed, state.window)
         return state._replace(
-            pace=pace, scales=scales, found=found, window=window, settled=state.settled | over, ledger=ledger
+            pace=pace,
+            scales=scales,
+            next_variance=next_variance,
+            window=window,
+            settled=state.settled | over,
+            ledger=ledger,
         )
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
         yield from exact_checks(bench, cls(steps=800, warmup=300, draws=20), 64)
-
-
-def _gathered(state: Climbing, when: Tensor) -> Climbing:
-    """Chains that went astray are put where the one of median energy is; they begin a transition there."""
-    lost, best = state.ledger.astray & when, donors(state.energy)
-
-    def taken(x: Tensor) -> Tensor:
-        there = x.index_select(0, best.reshape(1)).expand_as(x)
-        return torch.where(mask(lost, x), there, x)
-
-    params = {name: taken(x) for name, x in state.params.items()}
-    ledger = state.ledger._replace(restarted=state.ledger.restarted + lost, astray=state.ledger.astray & ~lost)
-    return state._replace(params=params, energy=taken(state.energy), slopes=taken(state.slopes), ledger=ledger)

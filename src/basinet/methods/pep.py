@@ -8,6 +8,11 @@ the log likelihood plus the trace of the empirical Fisher matrix (`basinet.curva
 theta* is over-fitted. A grid and golden section on log sigma find the maximum: with the same z_j, L is smooth. The z_j
 of the search come in pairs z, -z: else sigma times the gradient times their mean, which is not zero for a few of them,
 would be larger than the effect. Of an odd number m the last pair counts as one.
+
+Noise can have a structure: sigma times the root mean square of each tensor (`relative`), and of low rank, S z with S
+the leading left singular vectors of a matrix (`rank`). With `accept` sigma is not the best but the largest with
+L(sigma) >= L(0) - accept: for the low-rank weights of adapters this is their training-free Bayesian form (Shi et al.
+2024, who have noise of one size in the span of the adapter).
 """
 
 from __future__ import annotations
@@ -18,16 +23,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.golden import STEP, Found, golden_section
+from ..core.largest import largest
 from ..core.noise import Noise
 from ..core.tree import Point, nbytes, size, stack, tree_map
 from ..core.where import select
+from ..cost.prediction import activations
 from ..data import Data, Stream, examples, pieces, some, weighed
 from ..engine import Based, Demand, Finished, Predicting, Schedule
 from ..families import Delta, Perturbed
-from ..predict import CACHE, Draws, activations, counting, forward, make_predictive, nll
+from ..predict import CACHE, Draws, counting, forward, make_predictive, nll
 from ..problem import Problem
 from ..problem.likelihoods import Gaussian
 
@@ -42,18 +49,24 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 @dataclass(frozen=True, kw_only=True)
 class PEP(Based):
-    """Noise of one size on the weights of a trained point, the size chosen on validation data alone."""
+    """Noise on the weights of a trained point, its size chosen on validation data alone: the best, or the largest that
+    they accept; of all directions or of low rank, of one size for all tensors or in proportion to theirs."""
 
+    usual: ClassVar[bool] = True
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     needs: ClassVar[frozenset[str]] = frozenset({"val"})
     samples: ClassVar[int] = 25  # as the paper on small networks; it took 10 on ImageNet
 
     where: str | tuple[str, ...] | None = None  # patterns of names to perturb; None: convolution kernels, else matrices
     noise: Literal["gaussian", "uniform"] = "gaussian"  # its distribution; sigma is the standard deviation of both
+    relative: bool = False  # sigma in units of each tensor's root mean square, in place of one size for all
+    rank: int | None = None  # of the noise of each matrix, in the span of that many leading singular vectors; None: any
+    accept: float | None = None  # take the largest sigma that loses at most this much log likelihood per validation
+    #                              example; None: the sigma that has the most
     draws: int = 10  # perturbed networks that L(sigma) averages, m; in pairs z, -z; the paper took 5 on ImageNet
     low: float = 1e-4  # where the search for sigma begins; the range is widened where the maximum is at an end
     high: float = 0.1  # where it ends; the paper found 0.001 to 0.003 on ImageNet, 0.004 to 0.074 on small networks
-    iterations: int = 5  # of golden section, after a grid of half powers of ten: 5 find sigma to about 10 %
+    iterations: int = 5  # of golden section or bisection, after a grid of half powers of ten: 5 find sigma to some 10 %
 
     def __post_init__(self) -> None:
         if self.noise not in ("gaussian", "uniform"):
@@ -63,11 +76,20 @@ class PEP(Based):
         if not 0 < self.low < self.high < math.inf:
             raise ValueError(f"expected 0 < low < high, got low={self.low} and high={self.high}")
         if self.iterations < 1:
-            raise ValueError(f"expected at least 1 iteration of golden section, got {self.iterations}")
+            raise ValueError(f"expected at least 1 iteration of the search, got {self.iterations}")
+        if self.rank is not None and self.rank < 1:
+            raise ValueError(f"expected a rank of at least 1, or None, got {self.rank}")
+        if self.accept is not None and not 0 <= self.accept < math.inf:
+            raise ValueError(f"expected accept as a log likelihood of at least 0, or None, got {self.accept}")
 
     def adapt(self, problem: Problem) -> Problem:
         """As the base sees it, whose network is perturbed."""
-        self.perturbed(problem)  # names that match nothing are told before anything is computed
+        names = self.perturbed(problem)  # names that match nothing are refused before anything is computed
+        vectors = [n for n in names if len(problem.network.params[n]) < 2]
+        if self.rank is not None and vectors:
+            raise ValueError(
+                f"rank={self.rank} is that of a matrix, and {', '.join(vectors)} are vectors: leave them out of where="
+            )
         return super().adapt(problem)
 
     def schedule(self, n: int) -> Schedule:
@@ -82,13 +104,13 @@ class PEP(Based):
         kernels = {f"{n}.weight" for n, m in modules.items() if isinstance(m, nn.modules.conv._ConvNd)}
         norms = {n for n, m in modules.items() if isinstance(m, NORMS)}
         matrices = [n for n, shape in params.items() if len(shape) > 1 and n.rpartition(".")[0] not in norms]
-        found = tuple(n for n in matrices if n in kernels) or tuple(matrices)
-        if not found:
+        chosen = tuple(n for n in matrices if n in kernels) or tuple(matrices)
+        if not chosen:
             raise ValueError(
                 f"the network has neither convolution kernels nor weight matrices among {', '.join(params)}: say with "
                 "where= which to perturb"
             )
-        return found
+        return chosen
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
         assert val is not None  # `needs` says so
@@ -110,11 +132,14 @@ class PEP(Based):
         self, state: Point, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:
         assert val is not None  # `needs` says so
-        names, like = self.perturbed(problem), next(iter(state.params.values()))
+        like = next(iter(state.params.values()))
+        weights = {n: state.params[n] for n in self.perturbed(problem)}
+        units = {n: x.square().mean().sqrt() if self.relative else x.new_ones(()) for n, x in weights.items()}
+        span = {n: _leading(x, self.rank) for n, x in weights.items()} if self.rank is not None else {}
 
         def around(sigma: float) -> Perturbed:
-            size = {n: torch.tensor(sigma, dtype=like.dtype, device=like.device) for n in names}
-            return Perturbed(state.params, size, state.buffers, self.noise == "uniform")
+            size = {n: sigma * unit for n, unit in units.items()}
+            return Perturbed(state.params, size, state.buffers, self.noise == "uniform", span)
 
         rows: dict[float, _Row] = {}
 
@@ -129,10 +154,14 @@ class PEP(Based):
         if base == WORST:
             raise FloatingPointError("the log likelihood of the validation data at the starting point is not finite")
         nothing = base + torch.finfo(like.dtype).eps * max(1.0, abs(base))  # what rounding may gain
-        found = golden_section(ensemble, self.low, self.high, self.iterations, at_zero=nothing)
-        sigma = found.best if found.values[found.best] > nothing else 0.0
+        if self.accept is None:
+            search = golden_section(ensemble, self.low, self.high, self.iterations, at_zero=nothing)
+            sigma = search.best if search.values[search.best] > nothing else 0.0
+        else:
+            search = largest(ensemble, self.low, self.high, self.iterations, base - self.accept)
+            sigma = search.best if search.values[search.best] >= base - self.accept else 0.0
         lost = False
-        if sigma and self.draws < ENOUGH:  # draws that the search has not seen, as predictions will have
+        if sigma and self.accept is None and self.draws < ENOUGH:  # draws that the search has not seen
             [fresh] = nll([around(sigma)], problem, val, "sample", self.samples, noise.split("fresh"))
             lost = not -fresh > base
             sigma = 0.0 if lost else sigma
@@ -144,7 +173,9 @@ class PEP(Based):
             "each": [rows[s].each for s in order],  # of every perturbed network alone; of the point at sigma 0
             "chosen": [sigma],
         }
-        return Finished(around(sigma), curves, tuple(_notes(found, sigma, rows[sigma].ensemble - base, lost)))
+        return Finished(
+            around(sigma), curves, tuple(_notes(search, sigma, rows[sigma].ensemble - base, lost, self.accept))
+        )
 
     @property
     def _pairs(self) -> int:
@@ -166,10 +197,10 @@ class PEP(Based):
         for s, says in ((0.5, "(mean residual^2 - s^2) / r^2, to 4.5 standard errors"), (2.0, "0")):
             problem = Problem(lambda: nn.Linear(2, 1, bias=False, dtype=torch.float64), Gaussian(noise=s))
             fitted = bench.fit(recipe, problem, None, members, val=Data(x, y), start=module)
-            found = torch.tensor(fitted.info["curves"]["chosen"], dtype=torch.float64)[:, 0]
+            sigmas = torch.tensor(fitted.info["curves"]["chosen"], dtype=torch.float64)[:, 0]
             expected = torch.tensor(max(0.0, residual - s**2) ** 0.5 / r, dtype=torch.float64)
-            error = min(4.5 * float(found.std()) / members**0.5, 0.03 * float(expected))
-            yield bench.close(f"sigma of a linear model, |x| constant, s = {s}", says, found.mean(), expected, error)
+            error = min(4.5 * float(sigmas.std()) / members**0.5, 0.03 * float(expected))
+            yield bench.close(f"sigma of a linear model, |x| constant, s = {s}", says, sigmas.mean(), expected, error)
 
 
 class _Row(NamedTuple):
@@ -199,21 +230,36 @@ def _row(draws: Draws, val: Data | Stream, count: int) -> _Row:
     return _Row(finite[0], finite[1:])
 
 
-def _notes(found: Found, sigma: float, gain: float, lost: bool) -> Iterable[str]:
+def _leading(x: Tensor, rank: int) -> Tensor:
+    """The leading left singular vectors of a tensor as a matrix of its rows, (rows, r)."""
+    return torch.linalg.svd(x.flatten(1), full_matrices=False).U[:, :rank].contiguous()
+
+
+def _notes(search: Found, sigma: float, gain: float, lost: bool, accept: float | None) -> Iterable[str]:
     """What a person should know of the search."""
-    low, high = min(found.values), max(found.values)
+    low, high = min(search.values), max(search.values)
+    if accept is not None:
+        change = f"it {'gains' if gain >= 0 else 'loses'} {abs(gain):.2g}"
+        allowed = f"loses at most {accept:.2g} in log likelihood per validation example"
+        if sigma == 0:
+            yield f"no sigma from {low:.2g} to {high:.2g} {allowed}: sigma is 0, the point as it was"
+        elif search.edge is not None:
+            yield f"sigma {sigma:.3g}, the largest that was tried, {allowed} ({change}): larger ones may do so too"
+        else:
+            yield f"sigma {sigma:.3g} is the largest that {allowed}: {change}"
+        return
     if lost:
-        yield f"the gain at sigma {found.best:.2g} was that of its draws, and others lose it: sigma is 0"
+        yield f"the gain at sigma {search.best:.2g} was that of its draws, and others lose it: sigma is 0"
         return
     if sigma == 0:
         yield f"no sigma from {low:.2g} to {high:.2g} gains validation likelihood: sigma is 0, the point as it was"
         return
-    if found.edge is not None:
-        end = "lower" if found.edge == "low" else "upper"
+    if search.edge is not None:
+        end = "lower" if search.edge == "low" else "upper"
         yield (
             f"the maximum is at the {end} end of sigma from {low:.2g} to {high:.2g}, after widening the range: "
             f"sigma {sigma:.3g} is the best of those tried, and need not be the best"
         )
-    elif found.widened:
+    elif search.widened:
         yield f"the maximum was at an end of the range of sigma, which was widened to {low:.2g} ... {high:.2g}"
     yield f"sigma {sigma:.3g} gains {gain:.2g} in log likelihood a validation example"

@@ -85,7 +85,7 @@ class RandomPrior(GradientMethod):
     """
 
     epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     beta: float = 3.0  # factor of the random network, at least 0; 0 is MAP; torch's small initialisation wants 3 to 10
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
     patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
@@ -123,9 +123,9 @@ class RandomPrior(GradientMethod):
             family = bench.fit(recipe, exact.problem, exact.data, members).parts[0].family
             assert isinstance(family, Delta)
             fixed = family.buffers[PREFIX + "weight"][:, 0]  # (members, d)
-            found, expected = family.params["weight"][:, 0] + beta * fixed, exact.mean + beta * fixed @ pull
+            sums, expected = family.params["weight"][:, 0] + beta * fixed, exact.mean + beta * fixed @ pull
             says = "mu + Lambda^-1 Lambda_prior beta phi" if beta else "mu"
-            yield bench.close(f"sum of both networks, beta {beta:g}", says, found, expected, 1e-10)
+            yield bench.close(f"sum of both networks, beta {beta:g}", says, sums, expected, 1e-10)
         nearest, zero = torch.pdist(fixed).min(), torch.zeros(())
         yield bench.close("1 / distance of the nearest two random networks", "< 100", 1 / nearest, zero, 100.0)
         problem = Problem(lambda: MLP(1, 1, hidden=(50,)), Gaussian(noise=0.05), Normal(scale="lecun"))

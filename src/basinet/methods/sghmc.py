@@ -1,25 +1,29 @@
 """Stochastic gradient Hamiltonian Monte Carlo: momentum with friction, and noise that balances it.
 
-    v' = (1 - a) v - lr g + sqrt(2 a lr T / N) z,   theta' = theta + v'
+    m' = (1 - a) m - sqrt(lr) g + sqrt(2 a T / N) z,   theta' = theta + sqrt(lr) m'
 
-(Chen et al. 2014; a is the friction, 1 - a what optimisers call momentum). Where U has curvature h the stationary
-variance is T / (h (1 - lr h / (2 (2 - a) N))).
+(Chen et al. 2014, with v = sqrt(lr) m; a is the friction, 1 - a what optimisers call momentum). The spread of m is the
+same at every rate, so that a rate which falls does not leave chains faster than it allows. Where U has curvature h the
+stationary variance is T / (h (1 - lr h / (2 (2 - a) N))). Batches heat by lr V / (2 a), V the variance of g: unless a
+rate is given, it is found such that the kinetic temperature is 5 % too high while the chain explores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..chains.proof import stationary_checks
-from ..chains.stochastic import Stochastic, diffused
+from ..chains.stochastic import Stochastic, diffused, kinetic
+from ..chains.tempo import Tempo
 from ..core.noise import Noise
-from ..core.tree import Params, Point, tree_map
-from ..engine import Step
+from ..core.tree import Params, Point, size, tree_map
+from ..data import Data
+from ..engine import Finished, Step
 from ..optim.schedules import Rate
 from ..problem import Problem
 
@@ -28,18 +32,22 @@ if TYPE_CHECKING:
 
 
 class Rolling(NamedTuple):
-    """Where a chain is, and how fast."""
+    """Where a chain is, and its momentum."""
 
     params: Params
     buffers: Params
-    velocity: Params
+    momentum: Params
+    tempo: Tempo
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGHMC(Stochastic):
     """Momentum with friction and noise on mini-batches; with a cyclical rate over many modes."""
 
-    lr: float | Rate = 2e-3  # what multiplies the gradient of the loss per example; a number or a rate, such as Cyclic
+    usual: ClassVar[bool] = True
+    finds: ClassVar[bool] = True
+
+    lr: float | Rate | None = None  # of the gradient of the loss per example; None: found while the chain explores
     friction: float = 0.1  # share of the velocity that is lost in a step: 1 - momentum
 
     def __post_init__(self) -> None:
@@ -48,16 +56,30 @@ class SGHMC(Stochastic):
             raise ValueError(f"expected a friction of more than 0 and at most 1, got {self.friction}")
 
     def init(self, point: Point, problem: Problem, noise: Noise) -> Rolling:
-        return Rolling(*point, tree_map(torch.zeros_like, point.params))
+        first = next(iter(point.params.values()))
+        return Rolling(*point, tree_map(torch.zeros_like, point.params), Tempo.first(first))
 
     def walk(self, state: Rolling, grads: Params, step: Step) -> tuple[Rolling, Tensor]:
-        rate = self.rate(step.batch.step, step.batch.total)
-        noisy, _ = self.stage(step.batch.step, step.batch.total)
-        heat = rate * self.heat(step)
+        clock, total, tempo = step.batch.step, step.batch.total, state.tempo
+        root = (tempo.log_rate / 2).exp() if self.lr is None else self.rate(clock, total).sqrt()
+        noisy, _ = self.stage(clock, total)
+        heat = self.heat(step) + 0.0 * root
         z = diffused(step.noise.split("friction"), state.params, (2 * self.friction * heat).sqrt() * noisy)
-        velocity = {n: (1 - self.friction) * v - rate.to(v.dtype) * grads[n] + z[n] for n, v in state.velocity.items()}
-        params = {n: x + velocity[n] for n, x in state.params.items()}
-        return Rolling(params, state.buffers, velocity), kinetic(velocity, heat, self.friction)
+        momentum = {n: (1 - self.friction) * m - root.to(m.dtype) * grads[n] + z[n] for n, m in state.momentum.items()}
+        params = {n: x + root.to(x.dtype) * momentum[n] for n, x in state.params.items()}
+        reads = kinetic(momentum, heat, self.friction)
+        if self.lr is None:
+            d, explored = size(params), int(self.explore * self.planned(total).steps)
+            tempo = tempo.heard(reads / d, d, clock, explored)
+        return Rolling(params, state.buffers, momentum, tempo), reads
+
+    def finish(
+        self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
+    ) -> Finished:
+        done = super().finish(state, samples, problem, data, val, noise)
+        if self.lr is not None:
+            return done
+        return done._replace(curves=done.curves | {"rate": [float(state.tempo.log_rate.exp())]})
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
@@ -70,10 +92,3 @@ class SGHMC(Stochastic):
         yield from stationary_checks(
             bench, lambda rate, t: cls(epochs=160, lr=rate, friction=friction, draws=4, temperature=t), law, says
         )
-
-
-def kinetic(velocity: Params, heat: Tensor, friction: float) -> Tensor:
-    """v'v N / (lr T), which has d degrees of freedom: times (2 - a) / 2, since Euler steps of this kind raise it by
-    the inverse, however small they are."""
-    squares = torch.stack([v.double().square().sum() for v in velocity.values()]).sum()
-    return squares / heat.clamp(min=1e-300) * (2 - friction) / 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,8 +39,10 @@ class Snapshot(GradientMethod):
     snapshot keeps its own norm statistics.
     """
 
+    usual: ClassVar[bool] = True
+
     epochs: int | None = None  # passes through the data in all cycles; None: 500 steps a cycle, and at least 5 epochs
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     cycles: int = 5  # snapshots kept, one at the end of each cycle
     optimizer: Optimizer = Adam(lr=3e-3)  # how a gradient becomes a step; its lr is the peak of every cycle
 
@@ -73,7 +75,7 @@ class Snapshot(GradientMethod):
         val: Data | None,
         noise: Noise,
     ) -> Family | Finished:
-        """The snapshots, each with the noise that validation data tell."""
+        """The snapshots, each with the noise set by validation data."""
         if val is None or problem.likelihood.spread is None:
             return Empirical(samples.params, samples.buffers, self.cycles)
         set_ = [set_noise(problem, take(Point(samples.params, samples.buffers), k), val) for k in range(self.cycles)]
@@ -118,11 +120,11 @@ class Snapshot(GradientMethod):
             ("batches of 10", 10, 300, 0.05, 0.02),  # an eighth of the posterior's standard deviation
         ):
             descent = SGD(lr=rate, momentum=0.9)
-            found = kept(cls(epochs=epochs, batch_size=batch_size, cycles=3, optimizer=descent))
-            count = torch.tensor(len(found))
+            snapshots = kept(cls(epochs=epochs, batch_size=batch_size, cycles=3, optimizer=descent))
+            count = torch.tensor(len(snapshots))
             yield bench.close(f"number of snapshots, {name}", "that of cycles", count, torch.tensor(3), 0.0)
-            center = exact.mean.expand_as(found)
-            yield bench.close(f"each snapshot on the conjugate posterior, {name}", "mu", found, center, tolerance)
+            center = exact.mean.expand_as(snapshots)
+            yield bench.close(f"each snapshot on the conjugate posterior, {name}", "mu", snapshots, center, tolerance)
 
 
 def _cyclic(rate: Any, cycles: int) -> Cyclic:

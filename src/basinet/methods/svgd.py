@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ..engine.method import Entry
 from ..optim import SGD, Adam
-from ..problem.exact import conjugate
 from ..repulsion.kernels import Pairs
 from ..repulsion.particles import Particles, particles
+from ..testing.exact import conjugate
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -54,19 +54,19 @@ class SVGD(Particles):
         for temperature in (1.0, 2.0):
             exact = conjugate(n=6, noise=1.0, correlation=0.5, temperature=temperature)
             recipe = cls(epochs=200, batch_size=None, kernel="linear", optimizer=SGD(lr=0.3, momentum=0.8))
-            found = particles(bench, recipe, exact, 6)
+            measured = particles(bench, recipe, exact, 6)
             name = f"of 6 particles, kernel x'y + 1, temperature {temperature:g}"
-            yield bench.close(f"mean {name}", "mu", found.mean(0), exact.mean, 1e-6)
-            covariance = torch.cov(found.T, correction=0)
+            yield bench.close(f"mean {name}", "mu", measured.mean(0), exact.mean, 1e-6)
+            covariance = torch.cov(measured.T, correction=0)
             yield bench.close(f"covariance {name}", "T Lambda^-1", covariance, exact.covariance, 1e-6)
         line = conjugate(d=1, n=10)
         variance = line.covariance[0]
         rate = float(variance * line.data.n)  # one particle would be at the mode in a step
         recipe = cls(epochs=300, batch_size=None, optimizer=SGD(lr=rate, momentum=0.8))
-        found = particles(bench, recipe, line, 10).var(0, correction=0) / variance
-        known = torch.full_like(found, 0.772)  # found by direct integration
+        measured = particles(bench, recipe, line, 10).var(0, correction=0) / variance
+        known = torch.full_like(measured, 0.772)  # found by direct integration
         yield bench.close(
-            "variance of 10 particles, median bandwidth", "0.772 s^2, in units of s^2", found, known, 2e-3
+            "variance of 10 particles, median bandwidth", "0.772 s^2, in units of s^2", measured, known, 2e-3
         )
         mode = cls(epochs=150, batch_size=None, optimizer=SGD(lr=0.6, momentum=0.5))
         yield bench.close("one member", "mu", particles(bench, mode, exact, 1)[0], exact.mean, 1e-9)

@@ -50,18 +50,18 @@ class SWA(Averaging):
         still = cls(iterates=1, every=1, batch_size=None, optimizer=SGD(lr=0.0))  # where the base ended
         start = bench.fit(still, exact.problem, exact.data)
         recipe = cls(iterates=count, every=1, batch_size=None, optimizer=SGD(lr=rate), unit_noise=False)
-        found = bench.fit(recipe, exact.problem, exact.data, start=start).mean()
+        mean = bench.fit(recipe, exact.problem, exact.data, start=start).mean()
         away = ravel(start.mean()) - exact.mean
         shrink = torch.eye(len(away), dtype=torch.float64) - rate * exact.precision / exact.data.n
         visited = torch.stack([torch.linalg.matrix_power(shrink, t) @ away for t in range(1, count + 1)])
         says = "average of mu + (I - eta Lambda / N)^t (theta_0 - mu)"
         expected = exact.mean + visited.mean(0)
-        yield bench.close("mean along gradient descent on a quadratic", says, found, expected, 1e-10)
+        yield bench.close("mean along gradient descent on a quadratic", says, mean, expected, 1e-10)
         known, rate, count, members = bench.noisy(), 0.9, 20, 400  # iterates that are correlated, and many members
         start = bench.fit(still, known.problem, known.data)
         recipe = cls(iterates=count, every=2, optimizer=SGD(lr=rate), unit_noise=False)
-        made = bench.fit(recipe, known.problem, known.data, members, start=start)
-        means = torch.stack([p.params["weight"] for p in made.points()])  # (members, d)
+        posterior = bench.fit(recipe, known.problem, known.data, members, start=start)
+        means = torch.stack([p.params["weight"] for p in posterior.points()])  # (members, d)
         rho, t = known.correlation(rate, 2), torch.arange(1, count + 1, dtype=torch.float64)
         expected = known.mean + (rho**t).mean() * (ravel(start.mean()) - known.mean)
         spread = (rho ** (t[:, None] - t).abs() - rho ** (t[:, None] + t)).mean()

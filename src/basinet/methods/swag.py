@@ -46,6 +46,7 @@ class SWAG(Averaging):
     iterates, each iterate is the end of a cycle. `swag_of_checkpoints` makes the same of files.
     """
 
+    usual: ClassVar[bool] = True
     samples: ClassVar[int] = 30  # as published
 
     rank: int = 20  # the last iterates, whose deviations from the mean are the columns; 20 as published; 0: diagonal
@@ -108,21 +109,21 @@ class SWAG(Averaging):
         recipe = cls(iterates=count, rank=count, every=every, optimizer=SGD(lr=rate), unit_noise=False)
         family = bench.fit(recipe, known.problem, known.data, members, start=start).parts[0].family
         eye = {"weight": torch.eye(len(known.mean), dtype=torch.float64)}
-        found = lift(lambda one: one.quad(eye))(family)  # (members, d, d)
-        error = found.std(0) / math.sqrt(members)
+        variances = lift(lambda one: one.quad(eye))(family)  # (members, d, d)
+        error = variances.std(0) / math.sqrt(members)
         stationary = known.stationary(rate)
         off = ~torch.eye(len(stationary), dtype=torch.bool)
-        z = ((found.mean(0) - (1 - 0.5 / count) * stationary) / error).diagonal()
+        z = ((variances.mean(0) - (1 - 0.5 / count) * stationary) / error).diagonal()
         says = "eta S / (h (2 - eta h)) (1 - 1/(2T)), stationary"
         yield bench.close("variances on a quadratic, in standard errors", says, z, torch.zeros_like(z), 4.5)
-        z = ((found.mean(0) - 0.5 * stationary) / error)[off]
+        z = ((variances.mean(0) - 0.5 * stationary) / error)[off]
         says = "half the stationary covariance"
         yield bench.close("covariances on a quadratic, in standard errors", says, z, torch.zeros_like(z), 4.5)
         alone = cls(iterates=count, rank=0, every=every, optimizer=SGD(lr=rate), unit_noise=False)
         family = bench.fit(alone, known.problem, known.data, members, start=start).parts[0].family
         assert isinstance(family, Diagonal)
-        found = family.scale["weight"].square()  # (members, d)
-        z = (found.mean(0) - (1 - 1 / count) * stationary.diagonal()) / (found.std(0) / math.sqrt(members))
+        variances = family.scale["weight"].square()  # (members, d)
+        z = (variances.mean(0) - (1 - 1 / count) * stationary.diagonal()) / (variances.std(0) / math.sqrt(members))
         says = "eta S / (h (2 - eta h)) (1 - 1/T), stationary"
         yield bench.close("variances of rank 0, in standard errors", says, z, torch.zeros_like(z), 4.5)
         centres = family.mean().params["weight"]  # stacked, (members, d)
@@ -143,7 +144,7 @@ def gaussian(moments: Moments, count: int, last: Params | None, buffers: Params)
 
 
 def check_rank(rank: int, count: int, advice: str) -> None:
-    """Refuses a rank that so many iterates do not give; `advice` is what else to do than lower it."""
+    """Refuses a rank that `count` iterates do not give; `advice` is what else to do than lower it."""
     if not (isinstance(rank, int) and (rank >= 2 or rank == 0)):
         raise ValueError(
             f"expected a rank of at least 2, the number of iterates whose deviations are kept, or 0, got {rank!r}"

@@ -3,19 +3,19 @@
     w = theta (1 + sqrt(alpha) e),   e ~ N(0, 1),   prior 1 / |w| (log-uniform)
     loss = E_q[-sum_n log p(y_n | x_n, w)] / T + sum over weights of KL(alpha) / T_prior
 
-KL depends on alpha alone, up to a constant, and has no closed form: E ln|e|, e ~ N(1, alpha). Two approximations of it:
+KL depends only on alpha, up to a constant, and has no closed form: E ln|e|, e ~ N(1, alpha). Two approximations of it:
 
     molchanov   k1 - k1 sigmoid(k2 + k3 ln alpha) + ln(1 + 1 / alpha) / 2     any alpha, within .0094 (Molchanov 2017)
     kingma      -ln(alpha) / 2 - c1 alpha - c2 alpha^2 - c3 alpha^3           alpha up to 1 (Kingma et al. 2015)
 
-A weight of large alpha says nothing, and is zero in the posterior (sparse variational dropout). The noise of a linear
-layer is that of its outputs (local reparametrisation).
+A weight of large alpha carries no information, and is zero in the posterior (sparse variational dropout). The
+noise of a linear layer is that of its outputs (local reparametrisation).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -32,7 +32,7 @@ from ..families import Delta, Diagonal, Family, Partial
 from ..optim import Adam, Cosine, Optimizer
 from ..problem import Problem
 from ..problem.priors import LogUniform
-from ..variational import estimators
+from ..variational import estimators, judged
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -41,7 +41,7 @@ K1, K2, K3 = 0.63576, 1.87320, 1.48695
 C1, C2, C3 = 1.16145124, -1.50204118, 0.58629921
 START = {"weight": -10.0, "unit": math.log(0.1), "layer": math.log(0.1)}  # ln sigma^2 as published; else ln alpha
 MOST = (
-    8.0  # of ln alpha: above it a weight is noise alone. Below there is no end: where it stood still, none would leave
+    8.0  # of ln alpha: above it a weight is only noise. Below there is no end: where it stood still, none would leave
 )
 EULER = 0.5772156649015329
 FLOOR = 1e-15  # standard deviation of a weight that is pruned, so that there is a density
@@ -65,9 +65,11 @@ class VariationalDropout(GradientMethod):
 
     randomised: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 100 passes
-    batch_size: int | None = 128  # examples a step; None: all
+    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes
+    batch_size: int | None = 128  # examples per step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=5e-3))  # how a gradient becomes a step
+    patience: int | None = None  # reports without a lower validation NLL (of draws) until a member stops, at its best;
+    #                              None: 60 where epochs is None, else never
     where: str | tuple[str, ...] | None = None  # patterns of names with noise; None: all matrices and kernels
     per: Literal["weight", "unit", "layer"] = "weight"  # what has an alpha: each weight, each input of a layer, a layer
     divergence: Literal["molchanov", "kingma"] = "molchanov"  # approximation of KL; kingma keeps alpha at most 1
@@ -89,8 +91,8 @@ class VariationalDropout(GradientMethod):
 
     def context(self, problem: Problem, data: Data | Stream) -> dict[str, dict[str, Tensor]]:
         """The layers that are perturbed example by example, by how that is done."""
-        found = estimators.kinds(problem, data, self._noisy(problem), "auto")
-        return {kind: {n: torch.zeros(()) for n, k in found.items() if k == kind} for kind in sorted({*found.values()})}
+        kinds = estimators.kinds(problem, data, self._noisy(problem), "auto")
+        return {kind: {n: torch.zeros(()) for n, k in kinds.items() if k == kind} for kind in sorted({*kinds.values()})}
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
@@ -119,8 +121,11 @@ class VariationalDropout(GradientMethod):
     def point(self, state: Descent) -> Point:
         return Point(state.params.centre, state.buffers)
 
+    def judged(self, state: Descent, problem: Problem, n: int) -> Sequence[Point]:
+        return judged.draws(self._random_part(state), state.params.centre, state.buffers)
+
     def review(self, state: Descent, report: Report) -> Review:
-        return Review(state, curves={"kept": self._kept_share(state.params)})
+        return super().review(state, report)._replace(curves={"kept": self._kept_share(state.params)})
 
     def fault(self, state: Descent, problem: Problem) -> str:
         """The weights whose divergence is not finite, where there are such."""
@@ -130,17 +135,16 @@ class VariationalDropout(GradientMethod):
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:
-        params, scale = state.params, self._scale(state.params)
-        kept = {n: self._kept(params, n) for n in scale}
-        centre = {n: torch.where(kept[n], params.centre[n], 0.0) for n in scale}
-        scale = {n: torch.where(kept[n], s, FLOOR).clamp(min=FLOOR) for n, s in scale.items()}
-        family: Family = Diagonal(centre, scale, state.buffers)
-        rest = {n: x for n, x in params.centre.items() if n not in scale}
-        family = Partial(Delta(rest, state.buffers), family) if rest else family
+        params, part = state.params, self._random_part(state)
+        points = judged.draws(part, params.centre, state.buffers)
+        centre, curves = judged.settled(problem, params.centre, points, val)
+        rest = {n: x for n, x in centre.items() if n not in part.scale}
+        family: Family = Partial(Delta(rest, state.buffers), part) if rest else part
+        kept = {n: self._kept(params, n) for n in part.scale}
         shares = {n: float(x.double().mean()) for n, x in kept.items()}
         total = self._kept_share(params)
         line = f"{total:.2%} of {size(kept):,} weights kept: " + ", ".join(f"{n} {x:.2%}" for n, x in shares.items())
-        curves: dict[str, list[Any]] = {"kept_share": [total], "kept_by_tensor": list(shares.values())}
+        curves |= {"kept_share": [total], "kept_by_tensor": list(shares.values())}
         return Finished(family, curves, (line,) if self.prune is not None else ())
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
@@ -177,6 +181,14 @@ class VariationalDropout(GradientMethod):
         """Of each weight."""
         return DIVERGENCES[self.divergence](self._log_alpha(params, name)).expand_as(params.centre[name])
 
+    def _random_part(self, state: Descent) -> Diagonal:
+        """The weights with noise, those that are pruned at zero."""
+        params, scale = state.params, self._scale(state.params)
+        kept = {n: self._kept(params, n) for n in scale}
+        centre = {n: torch.where(kept[n], params.centre[n], 0.0) for n in scale}
+        scale = {n: torch.where(kept[n], s, FLOOR).clamp(min=FLOOR) for n, s in scale.items()}
+        return Diagonal(centre, scale, state.buffers)
+
     def _kept(self, params: Variational, name: str) -> Tensor:
         theta = params.centre[name]
         if self.prune is None:
@@ -212,15 +224,17 @@ class VariationalDropout(GradientMethod):
         grid = torch.linspace(-8, 8, 16001, dtype=torch.float64)[:, None]
         cost = 0.5 * precision * best.square() * torch.sigmoid(grid) + molchanov(grid)
         least = grid[cost.argmin(0), 0]
-        told = least < MOST  # the third weight is best pruned
+        kept = least < MOST  # the third weight is best pruned
         recipe = cls(epochs=500, batch_size=None, warm_up=0.2, optimizer=Adam(lr=Cosine(peak=0.1)))
-        made: Any = bench.fit(recipe, known.problem, known.data, 20).parts[0].family
-        centre, scale = made.centre["weight"][:, 0], made.scale["weight"][:, 0]  # (members, d)
-        found = (2 * (scale.log() - centre.abs().log())).mean(0)[told]
-        yield bench.close("ln alpha, orthogonal design, 20 runs", "of the least expected loss", found, least[told], 0.1)
-        shrunk = (best / (1 + least.exp()))[told]
-        yield bench.close("weights there", "best / (1 + alpha)", centre.mean(0)[told], shrunk, 0.01)
-        pruned = centre[:, ~told].abs().max()
+        family: Any = bench.fit(recipe, known.problem, known.data, 20).parts[0].family
+        centre, scale = family.centre["weight"][:, 0], family.scale["weight"][:, 0]  # (members, d)
+        measured = (2 * (scale.log() - centre.abs().log())).mean(0)[kept]
+        yield bench.close(
+            "ln alpha, orthogonal design, 20 runs", "of the least expected loss", measured, least[kept], 0.1
+        )
+        shrunk = (best / (1 + least.exp()))[kept]
+        yield bench.close("weights there", "best / (1 + alpha)", centre.mean(0)[kept], shrunk, 0.01)
+        pruned = centre[:, ~kept].abs().max()
         yield bench.close("a weight that is best pruned, in all runs", "0", pruned, torch.zeros_like(pruned), 0.0)
 
 

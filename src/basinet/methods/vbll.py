@@ -12,7 +12,7 @@ variance. In a linear model the posterior is exact and the ELBO is the evidence.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -21,16 +21,18 @@ from torch import Tensor, nn
 
 from ..core.noise import Noise
 from ..core.tree import Params, Point, leaves, nbytes, take, tree_map
+from ..cost.prediction import predicting
 from ..data import Data, Stream, some
-from ..engine import Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule, Step
+from ..engine import Demand, Descent, Finished, GradientMethod, Info, Method, Predicting, Schedule, Step
 from ..engine.method import Entry
-from ..families import Delta, Family, Partial, Rows
+from ..families import Delta, Partial, Rows
 from ..layers.altered import Altered
 from ..layers.widened import FACTOR, Widened
 from ..optim import Adam, Cosine, Optimizer
-from ..predict import Via, default_via, predicting
+from ..predict import Via, default_via
 from ..problem import Batch, Problem
 from ..problem.likelihoods import Categorical, Gaussian
+from ..variational import judged
 from ..variational import prior as priors
 
 if TYPE_CHECKING:
@@ -55,10 +57,10 @@ class VBLL(GradientMethod):
     terms: ClassVar[bool] = False
 
     epochs: int | None = None  # passes through the data; None: until done, as MAP
-    batch_size: int | None = 128  # examples a step; None: all
+    batch_size: int | None = 128  # examples per step; None: all
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL (at the means) until a member stops, at its
-    #                              best; None: 60 where epochs is None, else never
+    patience: int | None = None  # reports without a lower validation NLL (of draws) until a member stops, at its best;
+    #                              None: 60 where epochs is None, else never
     layer: str | None = None  # the name of the last layer; None: the last linear layer of the network
     structure: Literal["full", "diagonal"] = "full"  # of the covariance of a row
     scale: float = 0.05  # standard deviations at the start
@@ -74,11 +76,11 @@ class VBLL(GradientMethod):
         if type(problem.likelihood) not in (Gaussian, Categorical):
             raise ValueError(
                 f"VBLL has a closed form for Gaussian and Categorical likelihoods, got "
-                f"{type(problem.likelihood).__name__}: take GaussianVI(where='LAST.*') for the last layer"
+                f"{type(problem.likelihood).__name__}: use GaussianVI(where='LAST.*') for the last layer"
             )
         if priors.gaussian(problem.prior, {n: torch.zeros(s) for n, s in problem.network.params.items()}) is None:
             raise ValueError(
-                f"VBLL has a closed form for a normal prior, got {type(problem.prior).__name__}: take "
+                f"VBLL has a closed form for a normal prior, got {type(problem.prior).__name__}: use "
                 "bn.priors.Normal, or GaussianVI(where='LAST.*') for the last layer"
             )
         last = self._last(problem)
@@ -145,13 +147,17 @@ class VBLL(GradientMethod):
     def point(self, state: Descent) -> Point:
         return Point(state.params.centre, state.buffers)
 
+    def judged(self, state: Descent, problem: Problem, n: int) -> Sequence[Point]:
+        return judged.draws(self._part(state, problem), state.params.centre, state.buffers)
+
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
-    ) -> Family:
-        params, names = state.params, self._names(problem)
-        rest = {n: x for n, x in params.centre.items() if n not in names}
-        part = Rows({n: params.centre[n] for n in names}, self._factor(params), state.buffers)
-        return Partial(Delta(rest, state.buffers), part)
+    ) -> Finished:
+        part = self._part(state, problem)
+        points = judged.draws(part, state.params.centre, state.buffers)
+        centre, curves = judged.settled(problem, state.params.centre, points, val)
+        rest = {n: x for n, x in centre.items() if n not in part.centre}
+        return Finished(Partial(Delta(rest, state.buffers), part), curves)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:
         rows = [point.params[n] for n in self._names(problem)]
@@ -182,6 +188,11 @@ class VBLL(GradientMethod):
         prefix = f"{last}." if last else ""
         return tuple(n for n in (f"{prefix}weight", f"{prefix}bias") if n in problem.network.params)
 
+    def _part(self, state: Descent, problem: Problem) -> Rows:
+        """The last layer."""
+        centre = {n: state.params.centre[n] for n in self._names(problem)}
+        return Rows(centre, self._factor(state.params), state.buffers)
+
     def _buffer(self, problem: Problem) -> str:
         last = self._last(problem)
         return f"{last}.{FACTOR}" if last else FACTOR
@@ -203,16 +214,16 @@ class VBLL(GradientMethod):
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
         recipe = cls(epochs=600, batch_size=None, scale=0.1, optimizer=Adam(lr=Cosine(peak=0.1)))
-        for exact, told in ((bench.conjugate(), ""), (bench.conjugate(temperature=0.3), ", temperature 0.3")):
-            made = bench.fit(recipe, exact.problem, exact.data)
-            yield bench.close(f"mean{told}", "mu", made.mean(), exact.mean, 1e-6)
-            yield bench.close(f"covariance{told}", "Lambda^-1", bench.covariance(made), exact.covariance, 1e-6)
-            if not told:
-                elbo = -exact.data.n * made.info["curves"]["loss"][0][-1]
+        for exact, suffix in ((bench.conjugate(), ""), (bench.conjugate(temperature=0.3), ", temperature 0.3")):
+            posterior = bench.fit(recipe, exact.problem, exact.data)
+            yield bench.close(f"mean{suffix}", "mu", posterior.mean(), exact.mean, 1e-6)
+            yield bench.close(f"covariance{suffix}", "Lambda^-1", bench.covariance(posterior), exact.covariance, 1e-6)
+            if not suffix:
+                elbo = -exact.data.n * posterior.info["curves"]["loss"][0][-1]
                 gap = torch.tensor(exact.log_evidence - elbo, dtype=torch.float64)
                 yield bench.close("log evidence less the ELBO", "0", gap, torch.zeros_like(gap), 1e-6)
-                found, (mean, variance) = made.predict(exact.data.inputs), exact.predictive(exact.data.inputs)
-                both = torch.stack((found.mean.reshape(-1) - mean, found.variance.reshape(-1) - variance))
+                predictive, (mean, variance) = posterior.predict(exact.data.inputs), exact.predictive(exact.data.inputs)
+                both = torch.stack((predictive.mean.reshape(-1) - mean, predictive.variance.reshape(-1) - variance))
                 says = "x'mu and x' Lambda^-1 x + sigma^2"
                 yield bench.close("mean and variance of one pass", says, both, torch.zeros_like(both), 1e-6)
 

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from ..engine.method import Entry
 from ..optim import SGD, Adam
-from ..problem.exact import conjugate
 from ..repulsion.kernels import Kernel, Pairs
 from ..repulsion.particles import Particles, particles
 from ..repulsion.scores import RIDGE, check_estimate, score_matrix
+from ..testing.exact import conjugate
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -68,17 +68,17 @@ class WGD(Particles):
         for share in (0.3, 0.5):
             rate = float(0.3 * variance * line.data.n)  # a third of the way to the mode
             recipe = cls(epochs=150, batch_size=None, bandwidth=float(share * variance) ** 0.5, optimizer=SGD(lr=rate))
-            found = particles(bench, recipe, line, members).var(0, correction=0) / variance
+            measured = particles(bench, recipe, line, members).var(0, correction=0) / variance
             name = f"variance of {members} particles, kde, h^2 = {share} s^2"
-            yield bench.close(name, "s^2 - h^2, in units of s^2", found, torch.full_like(found, 1 - share), 0.02)
+            yield bench.close(name, "s^2 - h^2, in units of s^2", measured, torch.full_like(measured, 1 - share), 0.02)
         for temperature in (1.0, 0.25):
             exact = conjugate(n=6, noise=1.0, correlation=0.5, temperature=temperature)
             descent = SGD(lr=0.6)  # momentum would carry particles through each other
             stein = cls(epochs=150, batch_size=None, estimate="sge", kernel="linear", ridge=1e-6, optimizer=descent)
-            found = particles(bench, stein, exact, 8)
+            measured = particles(bench, stein, exact, 8)
             name = f"of 8 particles, sge with kernel x'y + 1, temperature {temperature:g}"
-            yield bench.close(f"mean {name}", "mu", found.mean(0), exact.mean, 1e-5)
-            covariance = torch.cov(found.T, correction=0)
+            yield bench.close(f"mean {name}", "mu", measured.mean(0), exact.mean, 1e-5)
+            covariance = torch.cov(measured.T, correction=0)
             yield bench.close(f"covariance {name}", "T Lambda^-1", covariance, exact.covariance, 1e-5)
         mode = cls(epochs=150, batch_size=None, optimizer=SGD(lr=0.6, momentum=0.5))
         yield bench.close("one member", "mu", particles(bench, mode, exact, 1)[0], exact.mean, 1e-9)

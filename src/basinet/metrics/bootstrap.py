@@ -44,8 +44,8 @@ def bootstrap_difference(
 
     The differences are drawn B at a time with replacement, `resamples` times; the interval runs from quantile
     (1 − level)/2 to (1 + level)/2 of their means. With few examples it is a little short: at level 0.95 and normal
-    differences it holds the truth 94.6 % of the time at B = 100, 92.9 % at B = 20. All leading axes share the draws, so
-    a member has the same interval alone as in a stack. NaN and infinite scores make the bounds of their member NaN.
+    differences it contains the truth 94.6 % of the time at B = 100, 92.9 % at B = 20. All leading axes share the draws,
+    so a member has the same interval alone as in a stack. NaN and infinite scores make the bounds of their member NaN.
 
     With `runs` the axis before the examples, (..., R, B), is of repeated trainings, of which run r of one method is
     paired with run r of the other: the difference is that of the means over both axes, and each resample draws R runs

@@ -73,7 +73,7 @@ def probabilities(values: Tensor) -> None:
     if bool(((values < -1e-3) | (values > 1 + 1e-3)).any()):  # beyond any rounding
         raise ValueError(
             f"expected probabilities in [0, 1], got values from {values.min().item():.4g} to "
-            f"{values.max().item():.4g}: take softmax of logits, or exp of log-probabilities"
+            f"{values.max().item():.4g}: use softmax of logits, or exp of log-probabilities"
         )
 
 

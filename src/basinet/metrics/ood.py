@@ -1,7 +1,7 @@
 """Telling inputs from outside the distribution by a score, such as the predictive entropy, that is higher there.
 
 Scores are (..., N) inside and (..., K) outside; leading axes broadcast against each other and are kept. Scores are
-compared exactly, so results depend on their order alone, and equal scores are treated as scikit-learn does: they cross
+compared exactly, so results depend only on their order, and equal scores are treated as scikit-learn does: they cross
 a threshold together. Cost is that of sorting. A member with a NaN among its scores gets NaN. A score that is low
 outside, such as the largest probability, is passed with its sign changed.
 """
@@ -42,9 +42,9 @@ def aupr(inside: Tensor, outside: Tensor, positive: Side = "outside") -> Tensor:
     >>> aupr(torch.zeros(3), torch.zeros(1)).item(), aupr(torch.zeros(3), torch.zeros(1), positive="inside").item()
     (0.25, 0.75)
     """
-    other, found = _oriented(inside, outside, positive)
-    hits = found.shape[-1] - torch.searchsorted(found, found)  # positives at or above the score of each positive
-    alarms = other.shape[-1] - torch.searchsorted(other, found)
+    other, positives = _oriented(inside, outside, positive)
+    hits = positives.shape[-1] - torch.searchsorted(positives, positives)  # at or above the score of each positive
+    alarms = other.shape[-1] - torch.searchsorted(other, positives)
     value = (hits.double() / (hits + alarms)).mean(-1)
     return _nan_kept(value, inside, outside)
 
@@ -61,10 +61,10 @@ def fpr95(inside: Tensor, outside: Tensor, positive: Side = "outside") -> Tensor
     >>> fpr95(torch.tensor([0.0, 0.0, 1.0, 3.0]), torch.arange(20.0)).item()
     0.5
     """
-    other, found = _oriented(inside, outside, positive)
-    k = found.shape[-1]
+    other, positives = _oriented(inside, outside, positive)
+    k = positives.shape[-1]
     needed = -(-95 * k // 100)  # 0.95 k rounded up, in integers
-    threshold = found[..., k - needed].unsqueeze(-1).contiguous()
+    threshold = positives[..., k - needed].unsqueeze(-1).contiguous()
     alarms = other.shape[-1] - torch.searchsorted(other, threshold).squeeze(-1)
     return _nan_kept(alarms.double() / other.shape[-1], inside, outside)
 
@@ -114,8 +114,8 @@ def _oriented(inside: Tensor, outside: Tensor, positive: Side) -> tuple[Tensor, 
     if positive == "outside":
         return _sorted(inside, outside)
     if positive == "inside":
-        found, other = _sorted(-inside, -outside)
-        return other, found
+        positives, other = _sorted(-inside, -outside)
+        return other, positives
     raise ValueError(f'expected positive "inside" or "outside", got {positive!r}: choose the side to be found')
 
 

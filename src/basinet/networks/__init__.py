@@ -6,6 +6,8 @@ from .frn import FilterResponseNorm
 from .mlp import MLP, pep_mlp, toy_mlp, uci_mlp
 from .published import with_weights
 from .resnet import ResNet
+from .resnet18 import ResNet18
+from .swish_resnet import SwishResNet
 from .table import NumberEmbedding, TableNet
 from .wide_resnet import WideResNet
 
@@ -15,6 +17,8 @@ __all__ = [
     "FilterResponseNorm",
     "NumberEmbedding",
     "ResNet",
+    "ResNet18",
+    "SwishResNet",
     "TableNet",
     "WideResNet",
     "digits_cnn",

@@ -10,7 +10,11 @@ from torch import nn
 
 
 def pep_mnist_cnn() -> nn.Module:
-    """MNIST in the paper: convolutions of 32 and 64, pool, dense 128 and 64. (B, 1, 28, 28) -> (B, 10)."""
+    """MNIST in the paper: convolutions of 32 and 64, pool, dense 128 and 64. (B, 1, 28, 28) -> (B, 10).
+
+    >>> pep_mnist_cnn()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
     return nn.Sequential(
         *_conv(1, 32),  # 26 x 26
         *_conv(32, 64),  # 24 x 24
@@ -23,7 +27,11 @@ def pep_mnist_cnn() -> nn.Module:
 
 
 def pep_cifar_cnn(outputs: int = 10) -> nn.Module:
-    """CIFAR in the paper: twice 16, pool, twice 32, pool, dense 128. (B, 3, 32, 32) -> (B, outputs)."""
+    """CIFAR in the paper: twice 16, pool, twice 32, pool, dense 128. (B, 3, 32, 32) -> (B, outputs).
+
+    >>> pep_cifar_cnn(outputs=5)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 5])
+    """
     return nn.Sequential(
         *_conv(3, 16, padding=1),  # 32 x 32
         *_conv(16, 16),  # 30 x 30
@@ -38,7 +46,11 @@ def pep_cifar_cnn(outputs: int = 10) -> nn.Module:
 
 
 def digits_cnn() -> nn.Module:
-    """8 x 8 digits: convolutions of 16 and 32, each pooled, no norm. (B, 64) or (B, 1, 8, 8) -> (B, 10)."""
+    """8 x 8 digits: convolutions of 16 and 32, each pooled, no norm. (B, 64) or (B, 1, 8, 8) -> (B, 10).
+
+    >>> digits_cnn()(torch.zeros(2, 64)).shape
+    torch.Size([2, 10])
+    """
     return nn.Sequential(
         nn.Flatten(),
         nn.Unflatten(1, (1, 8, 8)),

@@ -45,6 +45,9 @@ def pep_mlp() -> nn.Module:
 
     Mehrtash et al., "PEP: Parameter Ensembling by Perturbation", NeurIPS 2020. Unlike in `MLP` the norm
     follows the ReLU, as in the authors' code.
+
+    >>> sum(p.numel() for p in pep_mlp().parameters())
+    240610
     """
     layers: list[nn.Module] = [nn.Flatten()]
     for a, b in pairwise((784, 200, 200, 200)):
@@ -61,6 +64,9 @@ def uci_mlp(inputs: int, outputs: int = 1) -> nn.Module:
 
     Pearce et al., "Uncertainty in Neural Networks: Approximately Bayesian Ensembling", AISTATS 2020, after
     Hernandez-Lobato and Adams, "Probabilistic Backpropagation", ICML 2015.
+
+    >>> sum(p.numel() for p in uci_mlp(8).parameters())
+    501
     """
     return MLP(inputs, outputs, hidden=(50,))
 
@@ -69,5 +75,8 @@ def toy_mlp(inputs: int = 1, outputs: int = 1) -> nn.Module:
     """Two hidden layers of 10 ReLU, for problems in one or two dimensions.
 
     D'Angelo and Fortuin, "Repulsive Deep Ensembles are Bayesian", NeurIPS 2021: the authors' 1-D setting.
+
+    >>> sum(p.numel() for p in toy_mlp().parameters())
+    141
     """
     return MLP(inputs, outputs, hidden=(10, 10))

@@ -17,20 +17,26 @@ def with_weights(network: N, path: Path | str) -> N:
     """The network with the weights of a file, in its own dtype whatever the file's; it is changed and returned.
 
     Files name every parameter and buffer of the network, and nothing else; counters of batches may be missing.
+
+    >>> import tempfile, torch, safetensors.torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     safetensors.torch.save_file({"weight": torch.ones(1, 2)}, f"{folder}/a.safetensors")
+    ...     with_weights(torch.nn.Linear(2, 1, bias=False), f"{folder}/a.safetensors").weight.tolist()
+    [[1.0, 1.0]]
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        found = load_file(path)
+        loaded = load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path}: expected a safetensors file, and it is damaged or none ({error})") from error
     own = network.state_dict()
-    expected = {n: tuple(x.shape) for n, x in own.items() if n in found or not n.endswith(COUNTER)}
-    if difference := describe_difference(expected, {n: tuple(x.shape) for n, x in found.items()}):
+    expected = {n: tuple(x.shape) for n, x in own.items() if n in loaded or not n.endswith(COUNTER)}
+    if difference := describe_difference(expected, {n: tuple(x.shape) for n, x in loaded.items()}):
         raise ValueError(f"{path}: these are weights of another network: {difference}")
-    bad = [n for n, x in found.items() if not bool(x.isfinite().all())]
+    bad = [n for n, x in loaded.items() if not bool(x.isfinite().all())]
     if bad:
         raise ValueError(f"{path}: expected finite weights, got NaN or infinity in {', '.join(bad)}")
-    network.load_state_dict(own | found)
+    network.load_state_dict(own | loaded)
     return network

@@ -183,7 +183,7 @@ def _bins(edges: Tensor, x: Tensor) -> Tensor:
 
 
 def _repeats(values: int, n: int) -> bool:
-    """Whether n rows with so many different values have each at least twice, on average."""
+    """Whether n rows with this many different values have each at least twice, on average."""
     return 2 * values <= n
 
 

@@ -1,7 +1,7 @@
 """Pure optimisers, and the schedules their learning rates follow."""
 
 from .optimizers import SGD, Adam, AdamW, Optimizer
-from .schedules import Constant, Cosine, Cyclic, Linear, Rate, Validated, WarmUp
+from .schedules import Constant, Cosine, Cyclic, Linear, Plateau, Rate, Validated, WarmUp
 
 __all__ = [
     "SGD",
@@ -12,6 +12,7 @@ __all__ = [
     "Cyclic",
     "Linear",
     "Optimizer",
+    "Plateau",
     "Rate",
     "Validated",
     "WarmUp",

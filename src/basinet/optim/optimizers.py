@@ -291,7 +291,7 @@ def _as(like: Tensor, value: Scalar) -> Scalar:
 
 
 def _matters(value: Scalar) -> bool:
-    """Whether a number is more than zero; one a member always counts, since members share their steps."""
+    """Whether a number is more than zero; one per member always counts, since members share their steps."""
     return isinstance(value, Tensor) or value != 0
 
 

@@ -6,6 +6,7 @@ float64 tensor. From `clock == steps` on, Linear and Cosine stay at their last v
 
     Cosine   floor + (peak - floor) (1 + cos(pi t/T)) / 2, t = clock, T = steps  (Loshchilov & Hutter 2017)
     Cyclic   the same with t = clock mod L and T = L, where L = ceil(steps/cycles)    (Huang 2017; Zhang 2020)
+    Plateau  peak until t = hold T, then a straight line to floor at t = end T, and floor          (Maddox et al. 2019)
 
 >>> Cosine(peak=0.2)(50, 100)
 0.1
@@ -97,6 +98,31 @@ class Cosine(Rate):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plateau(Rate):
+    """`peak` for a while, then a straight line down to `floor`, which stays.
+
+    >>> print(*(Plateau(peak=0.1, floor=0.001)(clock, 10) for clock in (0, 5, 9)))
+    0.1 0.1 0.001
+    """
+
+    peak: float  # the value at first, at least `floor`
+    floor: float = 0.0  # the value at last, at least 0
+    hold: float = 0.5  # the part of the steps after which it falls
+    end: float = 0.9  # the part after which it has fallen, above `hold`
+
+    def __post_init__(self) -> None:
+        _check_wave("Plateau", self.peak, self.floor)
+        if not 0 <= self.hold < self.end <= 1:
+            raise ValueError(f"Plateau: expected 0 <= hold < end <= 1, got hold={self.hold!r} and end={self.end!r}")
+
+    def __call__(self, clock: Clock, steps: int) -> Scalar:
+        t, _ = arithmetic(clock)
+        gone = (t / steps - self.hold) / (self.end - self.hold)
+        inside = gone.clamp(0.0, 1.0) if isinstance(gone, Tensor) else min(1.0, max(0.0, gone))
+        return self.peak + (self.floor - self.peak) * inside
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cyclic(Rate):
     """Half a cosine wave per cycle, each starting again at `peak`: for snapshots and cyclical SG-MCMC.
 
@@ -141,7 +167,7 @@ class WarmUp(Rate):
         if not (isinstance(self.fraction, Real) and 0 < self.fraction < 1):
             raise ValueError(
                 f"WarmUp: expected fraction to be between 0 and 1, both excluded, got {self.fraction!r}. "
-                "Use the inner schedule alone for no warm-up."
+                "Without a warm-up, use only the inner schedule."
             )
 
     def __call__(self, clock: Clock, steps: int) -> Scalar:

@@ -21,13 +21,13 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an npz file; a FileError where it is missing or damaged, or holds anything but plain arrays."""
-    if not path.is_file():  # nor a pipe, which would wait for ever
+    if not path.is_file():  # nor a pipe, which would wait forever
         raise FileError(path, "there is no such file")
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except Exception as error:  # zipfile, zlib and numpy's header each have errors of their own for damage
         raise FileError(path, f"it is damaged or cut short, or not a file of arrays ({error})") from error
-    if not all(isinstance(array, np.ndarray) for array in found.values()):  # members that are no arrays come as bytes
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):  # members that are no arrays come as bytes
         raise FileError(path, "it holds something else than arrays")
-    return found
+    return arrays

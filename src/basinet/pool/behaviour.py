@@ -1,6 +1,6 @@
 """What a problem computes, in a few numbers: networks that print alike need not be alike.
 
-The network is run on the first training examples, at parameters that follow from their names alone (so that no
+The network is run on the first training examples, at parameters that follow only from their names (so that no
 version of torch and no device changes them) and at its own start, in evaluation and in training; the numbers are what
 its outputs, the likelihood and the prior give there. They are computed on the CPU in double precision, where that can
 be, and compared up to rounding. The source of its classes decides where nothing can be run.
@@ -30,7 +30,7 @@ from .codec import digest
 TRAINING = "its output in training"
 ROWS = 4  # examples that the network is run on
 NUMBERS = 4  # that stand for the outputs of a run
-OURS = ("torch", "basinet")  # whose layers are told by how they print, and whose source changes with versions
+OURS = ("torch", "basinet")  # whose layers are identified by how they print, and whose source changes with versions
 
 Numbers = list[float | None] | None  # None for one that is not finite, or where there are none
 
@@ -66,16 +66,16 @@ def unlike(old: dict[str, Any], new: dict[str, Any]) -> str:
 def _measured(problem: Problem, few: Data) -> dict[str, Any]:
     """The numbers, and the precision they were computed in: the first that the network runs in."""
     own = next(iter(problem.network.module.parameters()))
-    found: dict[str, Numbers] = {}
+    numbers: dict[str, Numbers] = {}
     ways = ((torch.device("cpu"), torch.float64), (torch.device("cpu"), own.dtype), (own.device, own.dtype))
     for place, dtype in ways:
         once, again = (
             _numbers(problem, few, place, dtype) for _ in range(2)
         )  # what is drawn without a key is left out
-        found = {n: x if _close(x, again[n], 1e-3) else None for n, x in once.items()}
-        if found["the network's output"] is not None:
-            return {"dtype": str(dtype).removeprefix("torch."), "numbers": found}
-    return {"dtype": "none", "numbers": found}
+        numbers = {n: x if _close(x, again[n], 1e-3) else None for n, x in once.items()}
+        if numbers["the network's output"] is not None:
+            return {"dtype": str(dtype).removeprefix("torch."), "numbers": numbers}
+    return {"dtype": "none", "numbers": numbers}
 
 
 def _numbers(problem: Problem, few: Data, place: torch.device, dtype: torch.dtype) -> dict[str, Numbers]:
@@ -93,8 +93,8 @@ def _numbers(problem: Problem, few: Data, place: torch.device, dtype: torch.dtyp
         batch = Batch(data.inputs, data.targets, index, torch.zeros((), device=place), len(data.targets))
         return problem.log_densities(at(keyed, "eval"), keyed, batch)
 
-    told = _told(lambda: problem.term_potential(keyed, point.buffers, None, "eval"))
-    terms: dict[str, Numbers] = {"the energy of its terms": told} if problem.terms else {}
+    energy = _told(lambda: problem.term_potential(keyed, point.buffers, None, "eval"))
+    terms: dict[str, Numbers] = {"the energy of its terms": energy} if problem.terms else {}
     return {
         "the network's output": _told(lambda: at(keyed, "eval")),
         TRAINING: _told(lambda: at(keyed, "train")),

@@ -110,9 +110,10 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
     """SHA-256 of a text and of tensors: names, types, shapes and bytes."""
     sha = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        x = tensors[name].detach().cpu().contiguous()
+        x = tensors[name].detach().cpu()
         sha.update(f"{name}|{x.dtype}|{tuple(x.shape)}|".encode())
-        sha.update(x.reshape(-1).view(torch.uint8).numpy().data)
+        row = x.reshape(-1).as_strided((x.numel(),), (1,)) if x.is_contiguous() else x.contiguous().reshape(-1)
+        sha.update(row.view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 

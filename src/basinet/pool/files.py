@@ -79,6 +79,26 @@ def read_tensors(
     return {k: v.to(device, copy=True) for k, v in tensors.items()}, _parsed(path, text)
 
 
+def read_meta(path: Path) -> Any:
+    """The meta of a file that `write_tensors` wrote, without its tensors, and so not checked."""
+    return _parsed(path, check_header(path).get("meta", ""))
+
+
+def check_header(path: Path) -> dict[str, str]:
+    """What a safetensors file says of itself; refuses one that is none, or of a newer format."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileError(path, "there is no such file")
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            header: dict[str, str] = file.metadata() or {}
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise FileError(path, f"it is damaged or cut short, or not a safetensors file ({error})") from error
+    _check_format(path, header.get("format"))
+    return header
+
+
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file with its format and checksum."""
     text = json.dumps(content, sort_keys=True)
@@ -165,7 +185,7 @@ def alone(lock: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[No
 
 def _acquire(lock: Path, waiting: Callable[[], None]) -> int | None:
     """The locked file, or None where that cannot be."""
-    told = False
+    announced = False
     while fcntl is not None:
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -177,8 +197,8 @@ def _acquire(lock: Path, waiting: Callable[[], None]) -> int | None:
             if os.path.exists(lock) and os.path.samestat(os.fstat(handle), os.stat(lock)):
                 return handle
         except BlockingIOError:
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 waiting()
             time.sleep(LOOK)
         except OSError:
@@ -191,7 +211,7 @@ def _acquire(lock: Path, waiting: Callable[[], None]) -> int | None:
 def _writer() -> str:
     """Who writes, as temporaries name it: the machine and the process."""
     try:
-        space = os.readlink("/proc/self/ns/pid")  # containers number their processes anew
+        space = os.readlink("/proc/self/ns/pid")  # containers number their processes on their own
     except OSError:
         space = ""
     return f"{sha256(f'{platform.node()}|{space}'.encode()).hexdigest()[:8]}-{os.getpid()}"
@@ -228,9 +248,9 @@ def _parsed(path: Path, text: str) -> Any:
         raise FileError(path, f"it is damaged or cut short, or not JSON ({error})") from error
 
 
-def _check_format(path: Path, found: Any) -> None:
+def _check_format(path: Path, version: Any) -> None:
     try:
-        number = int(found)
+        number = int(version)
     except (TypeError, ValueError, OverflowError) as error:
         raise FileError(path, "it was not written by basinet: it has no format number") from error
     if number < 1:

@@ -65,11 +65,11 @@ def salvage_records(path: Path) -> tuple[list[Any], int]:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise FileError(path, f"it cannot be read ({error.strerror})") from error
-    found: list[Any] = []
+    records: list[Any] = []
     damaged = 0
     for line in filter(str.strip, lines):
         try:
-            found.append(json.loads(line))
+            records.append(json.loads(line))
         except (ValueError, RecursionError):
             damaged += 1
-    return found, damaged
+    return records, damaged

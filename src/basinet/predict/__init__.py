@@ -2,10 +2,8 @@
 
 from .classes import ClassPredictive
 from .closed import ClosedClassPredictive, ClosedLabelPredictive
-from .conformal import Conformal
 from .counts import CountPredictive
 from .crps import crps
-from .demand import activations, holding, predicting, validating
 from .draws import CACHE, Draws
 from .forward import forward
 from .labels import LabelPredictive
@@ -14,8 +12,6 @@ from .norms import KEEP, kept_inputs, refreshed, settled
 from .numbers import NumberPredictive
 from .predictive import Predictive, make_predictive
 from .real import RealPredictive
-from .recalibrated import RecalibratedPredictive
-from .temperature import Temperature, tempered
 from .validation import SEEN, counting, few_of, log_likelihood, nll, worse
 from .via import Outputs, Predictor, Via, assembled, default_via, side_by_side
 
@@ -26,7 +22,6 @@ __all__ = [
     "ClassPredictive",
     "ClosedClassPredictive",
     "ClosedLabelPredictive",
-    "Conformal",
     "CountPredictive",
     "Draws",
     "LabelPredictive",
@@ -36,26 +31,19 @@ __all__ = [
     "Predictive",
     "Predictor",
     "RealPredictive",
-    "RecalibratedPredictive",
-    "Temperature",
     "Via",
-    "activations",
     "assembled",
     "counting",
     "crps",
     "default_via",
     "few_of",
     "forward",
-    "holding",
     "kept_inputs",
     "log_likelihood",
     "make_predictive",
     "nll",
-    "predicting",
     "refreshed",
     "settled",
     "side_by_side",
-    "tempered",
-    "validating",
     "worse",
 ]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
+from ..calibrate.conformal_sets import class_sets
 from ..problem.likelihoods import ClassLikelihood
-from .conformal import class_sets
 from .outcomes import OutcomePredictive
 from .predictive import weighted
 
@@ -37,8 +37,8 @@ class ClassPredictive(OutcomePredictive):
 
     @cached_property
     def conformal_set(self) -> Tensor:
-        """The classes in the prediction set of each input, (B, ..., C), true for those inside: together they hold the
-        truth with the probability for which `bn.conformal` calibrated them."""
+        """The classes in the prediction set of each input, (B, ..., C), true for those inside: together they contain
+        the truth with the probability for which `bn.conformal` calibrated them."""
         return class_sets(self.probs, self.rule())
 
     def log_densities(self, targets: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Probabilities of classes and labels under Gaussian logits, in closed form: probit and Laplace bridge.
 
-Both average softmax(f) over f ~ N(mean, covariance) without samples, approximately. So there is a probability a member
-and no more: what members disagree on is known (`between`), what samples of one member disagree on is not.
+Both average softmax(f) over f ~ N(mean, covariance) without samples, approximately. So there is one probability per
+member and no more: what members disagree on is known (`between`), what samples of one member disagree on is not.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ class _NoSamples:
 
 def _refuse(what: str) -> NoReturn:
     raise ValueError(
-        f"via='probit' and via='bridge' give one probability a member and no samples, so there is no {what} part: use "
-        "via='linear' or via='sample' for it; probs, entropy and between are there"
+        f"via='probit' and via='bridge' give one probability per member and no samples, so there is no {what} part: "
+        "use via='linear' or via='sample' for it; probs, entropy and between are there"
     )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedClassPredictive(_NoSamples, ClassPredictive):  # type: ignore[misc]
-    """Probabilities of classes, one set a member: `outputs` (M, 1, B, ..., C) are their logarithms."""
+    """Probabilities of classes, one set per member: `outputs` (M, 1, B, ..., C) are their logarithms."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedLabelPredictive(_NoSamples, LabelPredictive):  # type: ignore[misc]
-    """Probabilities of labels, one set a member: `outputs` (M, 1, B, ..., L) are their log-odds. Labels are taken as
+    """Probabilities of labels, one set per member: `outputs` (M, 1, B, ..., L) are their log-odds. Labels are taken as
     independent within a member."""

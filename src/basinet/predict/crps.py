@@ -76,7 +76,7 @@ def _of_counts(predictive: NumberPredictive, y: Tensor) -> Tensor:
 
 
 def _quantiles(predictive: NumberPredictive, panels: int) -> Tensor:
-    """The components' quantiles at LEVELS in order, thinned to the edges of about so many panels, (n, B, *event)."""
+    """The components' quantiles at LEVELS in order, thinned to the edges of about `panels` panels, (n, B, *event)."""
     ordered = torch.stack([predictive.component_quantile(q) for q in LEVELS]).flatten(0, 2).sort(0).values
     n = len(ordered)
     return ordered[torch.linspace(0, n - 1, min(n, panels + 1), dtype=torch.float64).round().long()]

@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
     keys: Params  # "mask": the key (2,) of dropout masks, where dropout is on
 
 
-class Block(NamedTuple):
+class DrawBlock(NamedTuple):
     """Some draws in a row; draw s of member m has number m * S + s."""
 
     first: int  # the number of the first one
@@ -44,7 +44,7 @@ class Draws:
 
     problem: Problem
     family: Family  # stacked, leaves (M, ...)
-    keys: Tensor  # (M, 2), one key a member
+    keys: Tensor  # (M, 2), one key per member
     samples: int  # S
     mode: Mode = "eval"
     refresh: Any = None  # training inputs from which norm statistics are recomputed for each draw; None: as they are
@@ -60,7 +60,7 @@ class Draws:
             for i in range(len(block)):
                 yield *divmod(block.first + i, self.samples), take(block.drawn.point, i)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[DrawBlock]:
         """All draws in order, made when they are reached: of several members, or some of one member's."""
         size = max(1, BLOCK[self.keys.device.type] // self._each())
         members, samples = max(1, size // self.samples), min(self.samples, size)
@@ -68,10 +68,10 @@ class Draws:
             for s in range(0, self.samples, samples):
                 points = self._points(slice(m, m + members), s, min(s + samples, self.samples))
                 first = m * self.samples + s
-                yield Block(first, Drawn(points, self._keys(first, len(leaves(points)[0]))))
+                yield DrawBlock(first, Drawn(points, self._keys(first, len(leaves(points)[0]))))
 
-    def kept(self) -> list[Block] | None:
-        """The draws in memory where they fit, so that several passes draw once; else none, to be drawn anew."""
+    def kept(self) -> list[DrawBlock] | None:
+        """The draws in memory where they fit, so that several passes draw once; else none, to be drawn again."""
         return list(self.blocks()) if self._each() * len(self) * self.samples <= CACHE else None
 
     def centres(self) -> list[Point]:
@@ -83,7 +83,8 @@ class Draws:
         return [refreshed(self.problem, p, self._own(m), key) for m, (p, key) in enumerate(zip(points, keys))]
 
     def _each(self) -> int:
-        return nbytes(take(self.family, 0).mean())
+        one = take(self.family, 0)
+        return nbytes(one) // one.points if one.points else nbytes(one.mean())  # points are not read to be counted
 
     def _keys(self, first: int, count: int) -> Params:
         if self.mode != "dropout":
@@ -128,7 +129,7 @@ class Collected:
             self.outputs = out.new_empty((self.total, n, *out.shape[2:]))
         self.outputs[here, begin : begin + out.shape[1]] = out
 
-    def learn(self, block: Block) -> None:
+    def learn(self, block: DrawBlock) -> None:
         """The learned parameters of a block."""
         for name, x in self.draws.problem.split(block.drawn.point.params)[1].items():
             if name not in self.learned:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..core.demand import Widths
 from ..core.keyed import KeyedRandomness
 from ..core.lift import at_once_or, lift
 from ..core.noise import Noise
 from ..core.tree import Params, leaves, nbytes, take, tree_map
-from .draws import Block, Collected, Drawn, Draws
+from ..cost.demand import Widths
+from .draws import Collected, DrawBlock, Drawn, Draws
 
 CPU = 2 * 2**20  # bytes of weights and widest activations in a call on a CPU: what lies in the caches
 GPU = 2 * 2**30  # the same on a GPU, where an eighth of what is free is not less
@@ -29,7 +29,7 @@ FEW = 11  # inputs on which widths are measured: a number that axes of weights a
 def forward(
     draws: Draws,
     inputs: Any,
-    blocks: Iterable[Block] | None = None,
+    blocks: Iterable[DrawBlock] | None = None,
     batch_size: int | None = None,
     begin: int = 0,
 ) -> tuple[Tensor, Params]:
@@ -42,11 +42,11 @@ def forward(
     """
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
-    n, found = leaves(inputs)[0].shape[0], Collected(draws)
-    plan: Plan | None = None
+    n, collected = leaves(inputs)[0].shape[0], Collected(draws)
+    plan: CallSize | None = None
     with torch.no_grad():
         for block in draws.blocks() if blocks is None else blocks:
-            plan = plan or _plan(draws, block, inputs, batch_size)
+            plan = plan or _call_size(draws, block, inputs, batch_size)
             for i in range(0, len(block), plan.draws):
                 drawn = take(block.drawn, slice(i, i + plan.draws) if plan.draws > 1 else i)
                 here = slice(block.first + i, block.first + min(i + plan.draws, len(block)))
@@ -58,28 +58,28 @@ def forward(
                             f"expected one output row for each input, got outputs {tuple(out.shape[1:])} for "
                             f"{min(plan.inputs, n - b)} inputs: the leading axis of inputs counts them, x[None] is one"
                         )
-                    found.put(here, b, n, out)
-            found.learn(block)
-    return found.all()
+                    collected.put(here, b, n, out)
+            collected.learn(block)
+    return collected.all()
 
 
-def inputs_at_once(draws: Draws, block: Block, inputs: Any) -> int:
+def inputs_at_once(draws: Draws, block: DrawBlock, inputs: Any) -> int:
     """How many inputs go through the network in a call."""
-    return _plan(draws, block, inputs, None).inputs
+    return _call_size(draws, block, inputs, None).inputs
 
 
-class Plan(NamedTuple):
+class CallSize(NamedTuple):
     """What goes into one call of the network."""
 
     draws: int  # stacked; 1: one after another
     inputs: int
 
 
-def _plan(draws: Draws, block: Block, inputs: Any, batch_size: int | None) -> Plan:
+def _call_size(draws: Draws, block: DrawBlock, inputs: Any, batch_size: int | None) -> CallSize:
     """The chunks that fit, from the width of activations; whether to stack draws, from the work of a call."""
     n, total = leaves(inputs)[0].shape[0], len(draws) * draws.samples
     if n * total <= 10 * FEW:  # measuring would take as long as running
-        return Plan(1, batch_size or n)
+        return CallSize(1, batch_size or n)
     few = _network(draws, _rows(inputs, 0, FEW), 0)
     drawn = take(block.drawn, 0)
     with Widths(min(n, FEW)) as widths:
@@ -87,12 +87,12 @@ def _plan(draws: Draws, block: Block, inputs: Any, batch_size: int | None) -> Pl
     device = draws.keys.device
     on_gpu = device.type == "cuda"
     most = min(GPU, torch.cuda.mem_get_info(device)[0] // 8) if on_gpu else CPU
-    width = -(-widths.widest // min(n, FEW))  # bytes an input
+    width = -(-widths.widest // min(n, FEW))  # bytes per input
     rows = batch_size or _even(n, most // width)
     fit = most // (min(n, rows) * width + nbytes(drawn))
     pays = fit > 1 if on_gpu else fit >= MANY and not _has_convolutions(draws.problem.network.module)
     stacked = total > 1 and pays and _stacks(few, take(block.drawn, slice(0, 2)))
-    return Plan(fit if stacked else 1, rows)
+    return CallSize(fit if stacked else 1, rows)
 
 
 def _even(n: int, most: int) -> int:

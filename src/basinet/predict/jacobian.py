@@ -43,6 +43,7 @@ class Size(NamedTuple):
     places: int  # over all uses
     inputs: int  # i, of a group
     outputs: int  # o, of a group
+    last: bool  # of the network's last layer: gradients in what it gives are the same at all inputs
 
 
 def tapped(problem: Problem, point: Point, inputs: Any, names: Collection[str]) -> dict[str, Size]:
@@ -55,7 +56,7 @@ def tapped(problem: Problem, point: Point, inputs: Any, names: Collection[str]) 
         with torch.no_grad(), Taps(wanted, count) as taps:
             outputs = problem.outputs(point.params, point.buffers, rows)[0]
         lost = taps.lost(outputs)
-        sizes.append({n: _size(u) for n, u in _uses(taps).items() if n not in lost})
+        sizes.append({n: _size(u, outputs) for n, u in _uses(taps).items() if n not in lost})
     return {n: size for n, size in sizes[0].items() if sizes[1].get(n) == size}
 
 
@@ -70,11 +71,17 @@ def _uses(taps: Taps) -> dict[str, list[Use]]:
     return uses
 
 
-def _size(uses: list[Use]) -> Size:
+def _size(uses: list[Use], outputs: Tensor) -> Size:
     first = uses[0]
+    last = len(uses) == 1 and _gives(first.tap, outputs)
     places = sum(u.tap.places(u.tap.output).shape[1] for u in uses)
     inputs = first.given().shape[-1] if first.role == "matrix" else 1
-    return Size(first.role, first.tap.groups, places, inputs, first.tap.width // first.tap.groups)
+    return Size(first.role, first.tap.groups, places, inputs, first.tap.width // first.tap.groups, last)
+
+
+def _gives(tap: Tap, outputs: Tensor) -> bool:
+    """Whether the network's outputs are what this layer gave, one row per example."""
+    return tap.kind == "matrix" and tap.handed is outputs and outputs.dim() == 2
 
 
 class Gradient(NamedTuple):
@@ -114,7 +121,7 @@ def gradients(outputs: Tensor, taps: Taps, here: slice) -> dict[str, Gradient]:
     asked = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device)[here].unsqueeze(1)  # (outputs, 1, E)
     known: dict[int, Tensor] = {}  # gradients in what layers gave, by the id of that
     for tap in taps.calls:
-        if tap.kind == "matrix" and tap.handed is outputs and outputs.dim() == 2:
+        if _gives(tap, outputs):
             known[id(tap.output)] = asked
     inside = {id(tap.output): tap.output for tap in taps.calls if id(tap.output) not in known}
     for (key, x), g in zip(inside.items(), _backward(flat, list(inside.values()), asked)):

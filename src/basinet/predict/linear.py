@@ -3,7 +3,7 @@
 Under a Gaussian family its outputs are Gaussian, with mean f(x, m) and covariance J Sigma J'. Layer by layer that needs
 what a layer was given, a, and the gradients g of the outputs in what it gave, never J itself: a weight matrix with
 variances V in the bases L and R has the part (g L) diag(V (a R)^2) (g L)'. Parameters that cannot be tapped have their
-rows of J made, for some inputs at a time. Of several families that differ in V alone, all but the last step is shared.
+rows of J made, for some inputs at a time. Of several families that differ only in V, all but the last step is shared.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ def moments_of_several(
     sizes = tapped(problem, point, inputs, names) if names else {}
     begin, n = 0, leaves(inputs)[0].shape[0]
     while begin < n:
-        plan = _plan(terms, sizes, point, few, len(families) if full else 0)
+        plan = _pass_size(terms, sizes, point, few, len(families), full)
         end = begin + (batch_size or plan.inputs)
         rows = take(inputs, slice(begin, end))
         missing = [n for n in names if n not in sizes]
-        with sdpa_kernel(SDPBackend.MATH):  # the fused forms have no rule to differentiate several outputs at once
+        # gradients are on where the caller has none; fused attention cannot differentiate several outputs at once
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             outputs, taps, lost = run(problem, point, rows, sizes)
             if lost:  # a network that picks rows inside: from here on they are differentiated input by input
                 sizes = {n: size for n, size in sizes.items() if n not in lost}
@@ -64,15 +65,15 @@ def moments_of_several(
             total = _Sum(len(families), outputs, full)
             for first in range(0, few.numel(), plan.outputs):
                 here = slice(first, min(first + plan.outputs, few.numel()))
-                found = gradients(outputs, taps, here)
+                grads = gradients(outputs, taps, here)
                 by_rows = rows_of(problem, point, rows, missing, here) if missing else {}
                 with torch.no_grad():
-                    _add(total, terms, found, by_rows, here)
+                    _add(total, terms, grads, by_rows, here)
         yield outputs.detach(), total.sum
         begin = end
 
 
-class Block(NamedTuple):
+class Covariances(NamedTuple):
     """The covariances of one parameter, seen as a matrix (o, i), in F families."""
 
     left: Tensor | None  # (o, o); None: the identity
@@ -93,7 +94,7 @@ class Block(NamedTuple):
 class Terms(NamedTuple):
     """Gaussian families as independent parts."""
 
-    blocks: dict[str, Block]  # parameters that are independent of all others
+    blocks: dict[str, Covariances]  # parameters that are independent of all others
     dense: tuple[tuple[Family, ...], ...]  # parts over several parameters, each as the F families have it
 
     def names(self) -> list[str]:
@@ -108,15 +109,15 @@ def _terms(families: Sequence[Any]) -> Terms:
     if isinstance(first, Diagonal):
         scales = {n: torch.stack([f.scale[n] for f in families]) for n in first.scale}
         matrices = {n: s.reshape(*s.shape[:2], -1) if s.dim() > 1 else s[:, None, None] for n, s in scales.items()}
-        return Terms({n: Block(None, None, s.square()) for n, s in matrices.items()}, ())
+        return Terms({n: Covariances(None, None, s.square_()) for n, s in matrices.items()}, ())  # a stack of its own
     if isinstance(first, Kronecker):
-        blocks: dict[str, Block] = {}
+        blocks: dict[str, Covariances] = {}
         last: Tensor | None = None
         for n in first.variance:
             left = first.left.get(n)
             if left is not None and last is not None and torch.equal(left, last):
                 left = last  # that of a layer's matrix and of its shift are one: gradients are turned once
-            blocks[n] = Block(left, first.right.get(n), torch.stack([f.variance[n] for f in families]))
+            blocks[n] = Covariances(left, first.right.get(n), torch.stack([f.variance[n] for f in families]))
             last = left
         return Terms(blocks, ())
     if isinstance(first, Partial):
@@ -125,22 +126,22 @@ def _terms(families: Sequence[Any]) -> Terms:
     return Terms({}, (tuple(families),))
 
 
-class Plan(NamedTuple):
+class PassSize(NamedTuple):
     """What is worked on at once."""
 
     inputs: int
     outputs: int
 
 
-def _plan(terms: Terms, sizes: dict[str, Size], point: Point, few: Tensor, full: int) -> Plan:
-    """As many inputs as fit, with so many full covariances; where one does not, as many of its outputs, if only
+def _pass_size(terms: Terms, sizes: dict[str, Size], point: Point, few: Tensor, families: int, full: bool) -> PassSize:
+    """As many inputs as fit, with the covariances of all families; where one does not, as many of its outputs, if only
     variances are asked for."""
     dense, events = set(terms.names()), few.numel()
     an_output, an_input = 1, 1  # numbers held for an output of an input, and for an input
     for name, x in point.params.items():
         size = sizes.get(name)
         if size is not None:
-            an_output += size.groups * size.places * size.outputs
+            an_output += 0 if size.last else size.groups * size.places * size.outputs
             an_input += size.groups * size.places * size.inputs
         if name in dense or (name in terms.blocks and (size is None or (size.role == "matrix" and size.places > 1))):
             an_output += 2 * x.numel()
@@ -151,9 +152,10 @@ def _plan(terms: Terms, sizes: dict[str, Size], point: Point, few: Tensor, full:
     if few.device.type == "cuda":
         most = max(most, torch.cuda.mem_get_info(few.device)[0] // 4)
     room = most // few.element_size()
-    inputs = max(1, room // (an_input + events * an_output + full * events**2))
+    covariances = families * (events**2 if full else 2 * events)  # variances, and what is added to them
+    inputs = max(1, room // (an_input + events * an_output + covariances))
     outputs = events if full or inputs > 1 else min(events, max(1, room // an_output))
-    return Plan(inputs, outputs)
+    return PassSize(inputs, outputs)
 
 
 class _Sum:
@@ -191,17 +193,17 @@ class _Sum:
             self.sum[f][:, here] += covariance.diagonal(dim1=-2, dim2=-1)
 
 
-def _add(total: _Sum, terms: Terms, found: dict[str, Gradient], by_rows: Params, here: slice) -> None:
+def _add(total: _Sum, terms: Terms, grads: dict[str, Gradient], by_rows: Params, here: slice) -> None:
     weights: dict[tuple[int, int], Tensor] = {}  # by layer and basis: a matrix and its shift are one part
     rows: dict[tuple[int, int], Tensor] = {}
     for name, block in terms.blocks.items():
         if name in by_rows:
             each = by_rows[name].reshape(total.inputs, -1, *block.variance.shape[1:])
             total.add(block.turned(each).flatten(2), block.flat, here)
-        elif name in found and found[name].places > 1:
-            total.add(_turned_rows(block, found[name]), block.flat, here)
-        elif name in found:
-            a, g, key = found[name].a, found[name].g, (found[name].layer, id(block.left))
+        elif name in grads and grads[name].places > 1:
+            total.add(_turned_rows(block, grads[name]), block.flat, here)
+        elif name in grads:
+            a, g, key = grads[name].a, grads[name].g, (grads[name].layer, id(block.left))
             if key not in rows:
                 g = g if a is None else g[:, :, 0, 0]
                 # outputs first, as they lie in memory
@@ -212,14 +214,14 @@ def _add(total: _Sum, terms: Terms, found: dict[str, Gradient], by_rows: Params,
     for part in terms.dense:
         jacobian: Params = {}  # the same for all families
         for f, family in enumerate(part):
-            if isinstance(family, Full) and all(n in found for n in family.centre):
-                total.add_square(f, _times_factor(family, found, total.inputs, here), here)
+            if isinstance(family, Full) and all(n in grads for n in family.centre):
+                total.add_square(f, _times_factor(family, grads, total.inputs, here), here)
             else:
-                jacobian = jacobian or _rows(family, found, by_rows, total.inputs, here)
+                jacobian = jacobian or _rows(family, grads, by_rows, total.inputs, here)
                 total.add_matrix(f, lift(family.quad)(jacobian), here)
 
 
-def _weights(block: Block, a: Tensor | None) -> Tensor:
+def _weights(block: Covariances, a: Tensor | None) -> Tensor:
     """V (a R)^2 for a matrix with one place, (F, b, o); V for a shift, (F, 1, o)."""
     if a is None:
         return block.flat
@@ -227,7 +229,7 @@ def _weights(block: Block, a: Tensor | None) -> Tensor:
     return a.square() @ block.variance.mT
 
 
-def _turned_rows(block: Block, gradient: Gradient) -> Tensor:
+def _turned_rows(block: Covariances, gradient: Gradient) -> Tensor:
     """The Jacobian of a matrix with several places in the bases of its covariance, (b, outputs, o * i): a and g, or
     their product is turned, whichever is less."""
     a, g = gradient.a, gradient.g
@@ -238,7 +240,7 @@ def _turned_rows(block: Block, gradient: Gradient) -> Tensor:
     return block.turned(gradient.whole()).flatten(2)
 
 
-def _times_factor(family: Full, found: dict[str, Gradient], b: int, here: slice) -> Tensor:
+def _times_factor(family: Full, grads: dict[str, Gradient], b: int, here: slice) -> Tensor:
     """J times the factor, (b, outputs, P). Where layers have one place, each row of a matrix is multiplied by a before
     g combines the rows, and only up to where the triangle ends: fewer products than with J itself, by twice the
     number of outputs."""
@@ -246,9 +248,9 @@ def _times_factor(family: Full, found: dict[str, Gradient], b: int, here: slice)
     begin = 0
     for name, centre in family.centre.items():
         end = begin + centre.numel()
-        a, g, of_last, _ = found[name]
-        if a is None or found[name].places > 1:
-            product[..., :end] += found[name].whole().flatten(2) @ family.factor[begin:end, :end]
+        a, g, of_last, _ = grads[name]
+        if a is None or grads[name].places > 1:
+            product[..., :end] += grads[name].whole().flatten(2) @ family.factor[begin:end, :end]
             begin = end
             continue
         rows = range(here.start, here.stop) if of_last else range(g.shape[-1])  # of the last, an output has its own row
@@ -262,12 +264,12 @@ def _times_factor(family: Full, found: dict[str, Gradient], b: int, here: slice)
     return product
 
 
-def _rows(family: Family, found: dict[str, Gradient], by_rows: Params, b: int, here: slice) -> Params:
+def _rows(family: Family, grads: dict[str, Gradient], by_rows: Params, b: int, here: slice) -> Params:
     """The Jacobian in a family's parameters, leaves (b, outputs, *shape); zero in those of the likelihood."""
     count, jacobian = here.stop - here.start, {}
     for name, centre in family.mean().params.items():
-        if name in found:
-            each = found[name].whole()
+        if name in grads:
+            each = grads[name].whole()
             jacobian[name] = each.expand(b, *each.shape[1:]).reshape(b, count, *centre.shape)
         else:
             jacobian[name] = by_rows[name] if name in by_rows else centre.new_zeros(b, count, *centre.shape)

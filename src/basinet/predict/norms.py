@@ -56,7 +56,7 @@ def refreshed(problem: Problem, point: Point, inputs: Any, noise: Noise, batch_s
 
 
 def kept_inputs(data: Data | Stream, members: list[int] | None = None) -> tuple[Any, Tensor | None]:
-    """Training inputs from all over the data, KEEP at most. Where members have examples of their own: so many of each
+    """Training inputs from all over the data, KEEP at most. Where members have examples of their own: KEEP of each
     of them, and which are whose, (M, n)."""
     if isinstance(data, Stream):
         return _first_inputs(data), None
@@ -70,7 +70,7 @@ def kept_inputs(data: Data | Stream, members: list[int] | None = None) -> tuple[
 
 def _of_the_batch(problem: Problem, begin: Params, run: Callable[[Params], Params]) -> Params:
     """The statistics of a batch in the layers that a pass moves, which runs from buffers to those after it."""
-    after, higher, found = run(begin), None, dict[str, Tensor]()
+    after, higher, statistics = run(begin), None, dict[str, Tensor]()
     for layer, momentum in problem.network.norms.items():
         names = [f"{layer}.{s}" for s in STATISTICS]
         if all(torch.equal(begin[k], after[k]) for k in names):
@@ -83,8 +83,8 @@ def _of_the_batch(problem: Problem, begin: Params, run: Callable[[Params], Param
             rest = float((higher[names[0]] - after[names[0]]).double().mean())
             calls = round(math.log(max(rest, 1e-6)) / math.log1p(-momentum))
         left = (1 - momentum) ** max(1, calls)
-        found |= {k: (after[k] - left * begin[k]) / (1 - left) for k in names}
-    return found
+        statistics |= {k: (after[k] - left * begin[k]) / (1 - left) for k in names}
+    return statistics
 
 
 def _layer(name: str, problem: Problem) -> bool:

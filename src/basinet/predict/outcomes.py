@@ -44,10 +44,14 @@ class OutcomePredictive(Predictive):
 
     @cached_property
     def between(self) -> Tensor:
+        if self.outputs.shape[0] == 1:  # a difference would be rounding, which ranks inputs
+            return torch.zeros_like(self.entropy)
         return (self.entropy - self._member_entropy).clamp(min=0)
 
     @cached_property
     def within(self) -> Tensor:
+        if self.outputs.shape[1] == 1:
+            return torch.zeros_like(self.entropy)
         return (self._member_entropy - self.aleatoric).clamp(min=0)
 
     @cached_property

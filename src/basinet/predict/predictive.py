@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..calibrate.conformal_sets import Conformal
 from ..core.noise import Noise
 from ..core.tree import Params, take
 from ..problem.likelihoods import ClassLikelihood, CountLikelihood, LabelLikelihood, Likelihood, RealLikelihood
-from .conformal import Conformal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -249,9 +249,9 @@ def make_predictive(
         (RealLikelihood, RealPredictive),
         (CountLikelihood, CountPredictive),
     )
-    for kind, made in kinds:
+    for kind, cls in kinds:
         if isinstance(likelihood, kind):
-            return made(outputs, likelihood, learned, weights)
+            return cls(outputs, likelihood, learned, weights)
     names = ", ".join(kind.__name__ for kind, _ in kinds)
     raise TypeError(f"expected one of {names}, got {type(likelihood).__name__}")
 

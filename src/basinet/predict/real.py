@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..core.noise import Noise
+from ..problem.distributions import parameters_of, remade
+from ..problem.warps import WarpedNormal
 from .numbers import NumberPredictive
 from .predictive import weighted
 
@@ -20,7 +22,8 @@ class RealPredictive(NumberPredictive):
     """The mixture of the samples' densities. Its quantiles are found by bisection of the distribution function.
 
     With a `stretch` every deviation from a centre is multiplied by a factor, that of samples' means and that of their
-    noise: around the mean of the mixture, or of each member around its own. Means stay as they are.
+    noise: around the mean of the mixture, or of each member around its own. Means stay as they are. Under `Warped` all
+    of that is said of what the network sees, g(y), and its mean.
     """
 
     stretch: Tensor | None = field(default=None, kw_only=True)  # () of the mixture, (M,) of members; 1 where None
@@ -41,11 +44,11 @@ class RealPredictive(NumberPredictive):
             raise TypeError(
                 f"a factor on the spread is for distributions with a location and a scale, got {type(parts).__name__}"
             )
-        given = {name: getattr(parts, name) for name in parts.arg_constraints}
+        given = parameters_of(parts)
         loc, factor = given["loc"], self.factor.to(given["loc"])
         centre = self.centre.to(loc)
         moved = {"loc": centre + factor * (loc - centre), "scale": factor * given["scale"]}
-        return type(parts)(**given | moved, validate_args=False)
+        return remade(parts, given | moved)
 
     @cached_property
     def factor(self) -> Tensor:
@@ -58,7 +61,8 @@ class RealPredictive(NumberPredictive):
     def centre(self) -> Tensor:
         """What deviations are measured from, (M or 1, 1, B, *event)."""
         member, inside = self.member_mass()
-        means = self.plain(torch.float64).mean
+        plain = self.plain(torch.float64)
+        means = plain.loc if isinstance(plain, WarpedNormal) else plain.mean
         own = torch.einsum("ms,ms...->m...", inside.to(means), means)
         around = own if self.factor.shape[0] > 1 or len(own) == 1 else weighted(member, own).unsqueeze(0)
         return around.unsqueeze(1)
@@ -70,6 +74,12 @@ class RealPredictive(NumberPredictive):
         """Draws from components of members `m` on inputs `b`, stretched."""
         if self.stretch is None:
             return targets
+        plain = self.plain(self.outputs.dtype)
+        if isinstance(plain, WarpedNormal):
+            return plain.warp.inverse(self._stretched(plain.warp.forward(targets.double()), m, b)).to(targets)
+        return self._stretched(targets, m, b)
+
+    def _stretched(self, targets: Tensor, m: Tensor, b: Tensor) -> Tensor:
         shape = self.plain(self.outputs.dtype).batch_shape
         centre = self.centre.expand(shape[0], 1, *shape[2:])[m, 0, b].to(targets)
         factor = self.factor.flatten().expand(shape[0])[m].to(targets)

@@ -20,7 +20,7 @@ from ..core.lift import at_once_or, lift_or_loop
 from ..core.tree import Params, Point, leaves, take
 from ..families import Delta, Family, Partial
 from ..problem import Problem
-from .draws import Block, Collected, Draws
+from .draws import Collected, DrawBlock, Draws
 from .forward import inputs_at_once
 
 TOGETHER = 8  # draws in one call, which share the pass at the mean
@@ -30,12 +30,12 @@ def samples(
     draws: Draws,
     centres: Sequence[Point],
     inputs: Any,
-    blocks: Iterable[Block] | None = None,
+    blocks: Iterable[DrawBlock] | None = None,
     batch_size: int | None = None,
 ) -> tuple[Tensor, Params]:
     """Outputs (M, S, B, *event) of the linear functions around the members' means at all draws, and the likelihood's
     learned parameters, leaves (M, S, ...)."""
-    n, found = leaves(inputs)[0].shape[0], Collected(draws)
+    n, collected = leaves(inputs)[0].shape[0], Collected(draws)
     names, rows = _random(draws.family), batch_size
     with torch.no_grad(), _forward_differentiation():
         for block in draws.blocks() if blocks is None else blocks:
@@ -43,13 +43,13 @@ def samples(
             for here, centre, steps in _steps(block, draws.samples, centres, names):
                 for b in range(0, n, rows):
                     some = take(inputs, slice(b, b + rows))
-                    found.put(here, b, n, _moved(draws.problem, centre, steps, here.stop - here.start, some))
-            found.learn(block)
-    return found.all()
+                    collected.put(here, b, n, _moved(draws.problem, centre, steps, here.stop - here.start, some))
+            collected.learn(block)
+    return collected.all()
 
 
 def _steps(
-    block: Block, samples: int, centres: Sequence[Point], names: set[str]
+    block: DrawBlock, samples: int, centres: Sequence[Point], names: set[str]
 ) -> Iterator[tuple[slice, Point, Params]]:
     """Some draws of one member at a time: their numbers, the member's mean, and how far from it they are, leaves
     (count, ...)."""

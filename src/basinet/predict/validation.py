@@ -25,7 +25,7 @@ from .via import Predictor, Via, assembled, side_by_side
 
 ROWS = 1000  # examples at a time, at most
 NUMBERS = 2**22  # outputs of all draws or families that are held at a time, if that is not less than one example's
-LOSS = 0.01  # nats an example by which a posterior may be worse than its start before that is said
+LOSS = 0.01  # nats per example by which a posterior may be worse than its start before that is said
 SEEN, ROOM = 200, 0.03  # without validation data: training examples that are looked at, and nats that each may lose
 
 
@@ -45,15 +45,15 @@ def nll(
     totals, seen, count = [0.0] * len(families), 0, 0
     for piece in pieces(val, rows):
         exponents, weights = weighed(piece)
-        for f, made in enumerate(side_by_side(predictors, piece.inputs, begin=seen)):
-            predictive = assembled([made], problem.likelihood, None)
+        for f, predicted in enumerate(side_by_side(predictors, piece.inputs, begin=seen)):
+            predictive = assembled([predicted], problem.likelihood, None)
             totals[f] -= log_likelihood(predictive, piece.targets, exponents, weights)
         seen, count = seen + len(piece.targets), count + examples(piece)
     return [total / count for total in totals]
 
 
 def at_once(outputs: int, sets: int) -> int:
-    """Examples at a time, where each has so many outputs in so many draws or families."""
+    """Examples at a time, where each has `outputs` outputs in `sets` draws or families."""
     return max(1, min(ROWS, NUMBERS // max(1, outputs * sets)))
 
 
@@ -82,5 +82,5 @@ def worse(own: float, start: float, validated: bool, advice: str) -> tuple[str, 
     if own <= start + (LOSS if validated else ROOM):
         return ()
     which = "worse than its start: validation" if validated else "likely worse than its start: training"
-    told = f"{which} examples have NLL {own:.4g} each, {start:.4g} at the mode where it started"
-    return (f"{told}: {advice}" if advice else told,)
+    comparison = f"{which} examples have NLL {own:.4g} each, {start:.4g} at the mode where it started"
+    return (f"{comparison}: {advice}" if advice else comparison,)

@@ -19,16 +19,16 @@ from torch import Tensor
 from ..core.tree import Params, Point, stack, take, tree_map
 from ..families import Family, Partial
 from ..problem.likelihoods import Bernoulli, Categorical, ClassLikelihood, Gaussian, Likelihood, NoisyDirichlet
+from .average import averaged
 from .closed import bridge, probit
-from .draws import Block, Draws
+from .draws import DrawBlock, Draws
 from .forward import forward
 from .linear import moments_of_several
 from .predictive import make_predictive
 from .tangent import samples
-from .temperature import averaged
 
 Via = Literal["sample", "linear", "probit", "bridge"]
-MOST = 64  # outputs an input whose covariance is held; functions with more of them are drawn
+MOST = 64  # outputs per input whose covariance is held; functions with more of them are drawn
 
 
 class Outputs(NamedTuple):
@@ -97,14 +97,14 @@ class Predictor:
         """Whether it gives closed forms, and no samples."""
         return self.via in ("probit", "bridge") or (self.via == "linear" and self._normal(inputs))
 
-    def _outputs(self, made: list[tuple[Tensor, Tensor]]) -> Outputs:
+    def _outputs(self, moments: list[tuple[Tensor, Tensor]]) -> Outputs:
         """From the outputs and covariances of the members' linear functions, (B, *event) and (B, E, E), or their
         log-probabilities (log-odds of labels) and whatever."""
-        outputs = torch.stack([x for x, _ in made]).unsqueeze(1)
+        outputs = torch.stack([x for x, _ in moments]).unsqueeze(1)
         learned = [self.draws.problem.split(p.params)[1] for p in self._centres]
         of_members = tree_map(lambda x: x.unsqueeze(1), stack(learned))
         if self.via == "linear":
-            return Outputs(outputs, of_members, covariance=torch.stack([x for _, x in made]).unsqueeze(1))
+            return Outputs(outputs, of_members, covariance=torch.stack([x for _, x in moments]).unsqueeze(1))
         return Outputs(outputs, of_members, closed=True)
 
     def _linked(self, mean: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,13 +142,13 @@ class Predictor:
         return replace(self.draws, refresh=None)
 
     @cached_property
-    def _kept(self) -> Iterable[Block] | None:
+    def _kept(self) -> Iterable[DrawBlock] | None:
         draws = self.draws if self.via == "sample" else self._plain
         return draws.kept() if self.keep else None
 
 
 def side_by_side(predictors: Sequence[Predictor], inputs: Any, begin: int = 0) -> list[Outputs]:
-    """What each of some predictors gives, whose members have the same means and differ in their variances alone, as
+    """What each of some predictors gives, whose members have the same means and differ only in their variances, as
     those of one curvature under several priors do: in closed form the network is differentiated once for all."""
     if predictors[0]._closes(inputs):
         return _closed(predictors, inputs, None)
@@ -156,7 +156,7 @@ def side_by_side(predictors: Sequence[Predictor], inputs: Any, begin: int = 0) -
 
 
 def _closed(predictors: Sequence[Predictor], inputs: Any, batch_size: int | None) -> list[Outputs]:
-    first, made = predictors[0], [[] for _ in predictors]  # type: ignore[var-annotated]
+    first, moments = predictors[0], [[] for _ in predictors]  # type: ignore[var-annotated]
     for m, centre in enumerate(first._centres):
         families = [take(predictor.draws.family, m) for predictor in predictors]
         parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in predictors]
@@ -165,29 +165,29 @@ def _closed(predictors: Sequence[Predictor], inputs: Any, batch_size: int | None
         ):
             for part, spread in zip(parts, spreads):
                 part.append(first._linked(mean, spread))
-        for members, part in zip(made, parts):
+        for members, part in zip(moments, parts):
             members.append((torch.cat([x for x, _ in part]), torch.cat([x for _, x in part])))
-    return [predictor._outputs(members) for predictor, members in zip(predictors, made)]
+    return [predictor._outputs(members) for predictor, members in zip(predictors, moments)]
 
 
-def assembled(made: list[Outputs], likelihood: Likelihood, mass: Tensor | None) -> Any:
+def assembled(parts: list[Outputs], likelihood: Likelihood, mass: Tensor | None) -> Any:
     """One predictive of all members; `mass` (M,) are their weights, equal where None.
 
     Parts with fewer samples are padded with samples of no weight. Beside a part in closed form, samples of classes are
     averaged for each member, and samples of numbers are normals without variance.
     """
-    if any(x.closed for x in made):
-        made = [x if x.closed else _averaged(x, likelihood) for x in made]
-    if any(x.covariance is not None for x in made):
-        made = [x if x.covariance is not None else x._replace(covariance=_no_covariance(x.outputs)) for x in made]
-    closed = made[0].closed
-    if len(made) == 1 and mass is None:
-        return make_predictive(made[0].outputs, likelihood, made[0].learned, None, made[0].covariance, closed)
-    longest = max(x.outputs.shape[1] for x in made)
-    outputs = torch.cat([_pad(x.outputs, longest) for x in made])
-    learned = {n: torch.cat([_pad(x.learned[n], longest) for x in made]) for n in made[0].learned}
-    covariance = [_pad(x.covariance, longest) for x in made if x.covariance is not None]
-    counts = torch.tensor([x.outputs.shape[1] for x in made for _ in range(len(x.outputs))])
+    if any(x.closed for x in parts):
+        parts = [x if x.closed else _averaged(x, likelihood) for x in parts]
+    if any(x.covariance is not None for x in parts):
+        parts = [x if x.covariance is not None else x._replace(covariance=_no_covariance(x.outputs)) for x in parts]
+    closed = parts[0].closed
+    if len(parts) == 1 and mass is None:
+        return make_predictive(parts[0].outputs, likelihood, parts[0].learned, None, parts[0].covariance, closed)
+    longest = max(x.outputs.shape[1] for x in parts)
+    outputs = torch.cat([_pad(x.outputs, longest) for x in parts])
+    learned = {n: torch.cat([_pad(x.learned[n], longest) for x in parts]) for n in parts[0].learned}
+    covariance = [_pad(x.covariance, longest) for x in parts if x.covariance is not None]
+    counts = torch.tensor([x.outputs.shape[1] for x in parts for _ in range(len(x.outputs))])
     member = torch.full(counts.shape, 1 / len(counts), dtype=torch.float64) if mass is None else mass.double().cpu()
     weights = (torch.arange(longest) < counts[:, None]).double() * (member / counts)[:, None]
     joined = torch.cat(covariance) if covariance else None
@@ -208,12 +208,12 @@ def _own_blocks(covariance: Tensor, shape: tuple[int, ...]) -> Tensor:
     return blocks.movedim(-1, -3).reshape(*shape, c)
 
 
-def _averaged(made: Outputs, likelihood: Likelihood) -> Outputs:
+def _averaged(sampled: Outputs, likelihood: Likelihood) -> Outputs:
     """The logarithm of each member's mean probability (log-odds of labels) in the place of its samples."""
-    members = [take(made.outputs, slice(m, m + 1)) for m in range(len(made.outputs))]
-    learned = [take(made.learned, slice(m, m + 1)) for m in range(len(made.outputs))]
+    members = [take(sampled.outputs, slice(m, m + 1)) for m in range(len(sampled.outputs))]
+    learned = [take(sampled.learned, slice(m, m + 1)) for m in range(len(sampled.outputs))]
     each = [averaged(make_predictive(x, likelihood, own)) for x, own in zip(members, learned)]
-    return Outputs(torch.stack(each).unsqueeze(1), {n: x[:, :1] for n, x in made.learned.items()}, closed=True)
+    return Outputs(torch.stack(each).unsqueeze(1), {n: x[:, :1] for n, x in sampled.learned.items()}, closed=True)
 
 
 def _no_covariance(outputs: Tensor) -> Tensor:

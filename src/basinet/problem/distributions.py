@@ -19,6 +19,18 @@ from torch.distributions import Distribution, constraints
 LARGE = 1e5  # of the shape of a gamma function, from which on its tails are expanded
 
 
+def parameters_of(distribution: Distribution) -> dict[str, Tensor]:
+    """The tensors that a distribution is made of, by name."""
+    return {name: getattr(distribution, name) for name in distribution.arg_constraints}
+
+
+def remade(distribution: Distribution, parameters: dict[str, Tensor]) -> Distribution:
+    """One of the same kind with these parameters; what it is warped by is taken along."""
+    kind: Any = type(distribution)
+    warp = {"warp": distribution.warp} if hasattr(distribution, "warp") else {}
+    return kind(**parameters, **warp, validate_args=False)
+
+
 class Normal(torch.distributions.Normal):
     """A normal whose distribution function and quantiles have all their digits far out: torch's are sums with one."""
 
@@ -123,8 +135,8 @@ class Poisson(Distribution):
     def cdf(self, value: Tensor) -> Tensor:
         """P(count <= value): the regularised gamma function Q(k + 1, rate)."""
         k = value.double().floor()
-        found = _upper_gamma(k.clamp(min=0) + 1, self.log_rate.double().exp())
-        return torch.where(k < 0, 0.0, found).to(self.log_rate.dtype)
+        mass = _upper_gamma(k.clamp(min=0) + 1, self.log_rate.double().exp())
+        return torch.where(k < 0, 0.0, mass).to(self.log_rate.dtype)
 
     def icdf(self, value: Tensor) -> Tensor:
         """The least counts with P(count <= k) >= value, as floating numbers."""

@@ -10,13 +10,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..core.documented import with_field_doc
 from ..core.model import Factory, Mode, Model, Output
 from ..core.noise import Noise
 from ..core.tree import Params, Point, leaves, move, tree_map
 from ..data import Data
 from .likelihoods import Likelihood
-from .likelihoods.fitting import weighted
-from .priors import Normal, Prior
+from .likelihoods.fitting import OneClass, weighted
+from .priors import FromFamily, Normal, Prior
 from .terms import Term
 
 PREFIX = "likelihood."
@@ -30,9 +31,10 @@ class Batch(NamedTuple):
     index: Tensor  # type: ignore[assignment]  # (B,) positions in the data; of a stream, () the number of the batch
     step: Tensor  # (), this member's own clock: steps done before this one
     total: int  # N, the number of examples the posterior conditions on
-    weights: Tensor | None = None  # (B,), one an example, or in the shape of the targets, one an element
+    weights: Tensor | None = None  # (B,), one per example, or in the shape of the targets, one per element
 
 
+@with_field_doc
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Model, likelihood, prior and temperature, and what else is known.
@@ -49,7 +51,7 @@ class Problem:
     prior: Prior = Normal(scale=1.0)  # what is believed of the params without data
     temperature: float = 1.0  # T: 1 is Bayes, below 1 is cold
     temper: Literal["posterior", "likelihood"] = (
-        "posterior"  # what T divides: likelihood and prior, or the likelihood alone
+        "posterior"  # what T divides: likelihood and prior, or only the likelihood
     )
     output: Output = None  # what is scored of a network that returns more than a tensor: its place, key or attribute
     terms: Sequence[Term] = ()  # what else is known: bn.terms.Observations, an Equation of yours
@@ -120,7 +122,7 @@ class Problem:
         self, params: Params, buffers: Params, batch: Batch, noise: Noise | None = None, mode: Mode = "eval"
     ) -> tuple[Tensor, Params]:
         """The plain sum over the batch of w_n log p(y_n | x_n, theta): neither scaled nor tempered. Weights may be one
-        an element of the targets; those of zero are a mask."""
+        per element of the targets; those of zero are a mask."""
         outputs, buffers = self.outputs(params, buffers, batch.inputs, noise, mode)
         return self.log_densities(outputs, params, batch).sum(), buffers
 
@@ -199,8 +201,8 @@ class Problem:
 
     def decay(self, params: Params) -> dict[str, float] | None:
         """For each tensor the number d such that the prior adds d/2 |x|^2 to the potential, where it does."""
-        found = self.prior.precision(self.split(params)[0])
-        return None if found is None else {n: p / self.prior_temperature for n, p in found.items()}
+        precisions = self.prior.precision(self.split(params)[0])
+        return None if precisions is None else {n: p / self.prior_temperature for n, p in precisions.items()}
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -213,7 +215,12 @@ class Problem:
 
     def check(self, data: Data, point: Point) -> None:
         """Raises where data, network and likelihood do not fit: runs the network on two examples."""
-        self.likelihood.check(self.tried(data.inputs, point), data.targets)
+        outputs = self.tried(data.inputs, point)
+        try:
+            self.likelihood.check(outputs, data.targets)
+        except OneClass:
+            if not isinstance(self.prior, FromFamily):  # else what came before may have had the other classes
+                raise
         for term in self.terms:
             term.check(self, point)
 
@@ -227,7 +234,7 @@ class Problem:
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             shapes = [tuple(x.shape[1:]) for x in leaves(few)]
             raise ValueError(
-                f"the network does not run on the data (inputs of shape {shapes} an example): {error}"
+                f"the network does not run on the data (inputs of shape {shapes} per example): {error}"
             ) from error
         if outputs.dim() == 0 or outputs.shape[0] != leaves(few)[0].shape[0]:
             raise ValueError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..pool.files import atomically
+from .chains import write_chains
 from .figures import chosen, figures
 from .page import make_page
 from .pictures import write_pictures
 from .run import Row, Run, read_run
 
-__all__ = ["Row", "Run", "read_run", "write_figures", "write_report"]
+__all__ = ["Row", "Run", "read_run", "write_chains", "write_figures", "write_report"]
 
 
 def write_report(run: Path | str, out: Path | str | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""Do confidences, intervals and sets hold what they promise."""
+"""Do confidences, intervals and sets keep their promise."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def reliability(run: Run) -> Figure | None:
         confidence, correct = row.joined("confidence"), row.joined("correct")
         if confidence is None or correct is None:
             continue
-        found = measures.reliability(confidence, correct)
-        n = found.size.sum()
-        many = found.size >= FEW
-        line = found.confidence[many].tolist(), found.accuracy[many].tolist()
+        bins = measures.reliability(confidence, correct)
+        n = bins.size.sum()
+        many = bins.size >= FEW
+        line = bins.confidence[many].tolist(), bins.accuracy[many].tolist()
         together.append(Series("line", *line, row.name, row=row.name))
         seeds = len(row.have("confidence", "correct"))  # they share their examples
-        bounds = [measures.wilson(a, c / seeds) for a, c in zip(found.accuracy, found.size)]
+        bounds = [measures.wilson(a, c / seeds) for a, c in zip(bins.accuracy, bins.size)]
         low, high = ([b[i] for b in bounds] for i in (0, 1))
         dots = Series(
-            "points", found.confidence.tolist(), found.accuracy.tolist(), "accuracy", tone="first", low=low, high=high
+            "points", bins.confidence.tolist(), bins.accuracy.tolist(), "accuracy", tone="first", low=low, high=high
         )
-        shares = (found.size / n).tolist()
-        bars = Series("bars", found.middle.tolist(), shares, "examples", tone="second", width=found.width)
+        shares = (bins.size / n).tolist()
+        bars = Series("bars", bins.middle.tolist(), shares, "examples", tone="second", width=bins.width)
         lower = Panel(x, Axis("examples", percent=True), [bars])
         note = f"Mean confidence {confidence.mean():.1%}, accuracy {correct.mean():.1%}."
         views.append(View(row.name, [Panel(x, y, [diagonal, dots]), lower], note))
@@ -46,8 +46,8 @@ def reliability(run: Run) -> Figure | None:
         "Reliability",
         "Whether a confidence of 80 % is right 80 % of the time.",
         "Examples in 15 bins by confidence; a point is their accuracy. Below the dashed line: over-confident; above: "
-        "too cautious. For one row, bars at points are 95 % intervals, and the second panel says how many examples a "
-        f"bin has; with all rows together, bins of fewer than {FEW} are left out.",
+        f"too cautious. For a single row, bars are 95 % intervals and the second panel counts the examples in each "
+        f"bin; for all rows together, bins with fewer than {FEW} examples are left out.",
         views,
         "row",
     )
@@ -67,9 +67,10 @@ def intervals(run: Run) -> Figure | None:
     panel = Panel(x, Axis("targets inside", percent=True, span=(0, 1)), series)
     return Figure(
         "intervals",
-        "Do intervals hold what they promise?",
+        "Do intervals contain as many targets as they should?",
         "The share of test targets inside central intervals of every level.",
-        "On the dashed line the intervals are right. Below it they are too narrow (over-confident), above it too wide.",
+        "On the dashed line intervals have the right width. Below it they are too narrow (over-confident), above it "
+        "too wide.",
         [View("", [panel])],
     )
 
@@ -89,14 +90,14 @@ def pit(run: Run) -> Figure | None:
         bars = Series(
             "bars", ((edges[1:] + edges[:-1]) / 2).tolist(), share.tolist(), "targets", tone="first", width=flat
         )
-        x = Axis("place of the target in its predictive distribution", span=(0, 1))
+        x = Axis("position of the target in its predictive distribution", span=(0, 1))
         views.append(View(row.name, [Panel(x, Axis("targets", percent=True), [bars, level])]))
     return Figure(
         "pit",
-        "Where targets fall in what was predicted",
+        "Where targets fall in their predictive distributions",
         "The probability integral transform: the predicted chance of a value below the target.",
-        "Flat, within the grey band (95 % of bins, by chance alone), is calibrated. A valley: predictions too narrow; "
-        "a hill: too wide; a slope: biased.",
+        "A flat histogram, within the grey band (95 % of bins by chance), is calibrated. A valley means predictions "
+        "are too narrow, a hill too wide, a slope biased.",
         views,
         "row",
     )
@@ -117,22 +118,22 @@ def _without(run: Run, names: list[str]) -> str:
     why: dict[str, list[str]] = {}
     for row in run.rows:
         if row.name not in names:
-            told = next((r["unset"] for r in row.records if r.get("unset")), "its record has none")
-            why.setdefault(told, []).append(row.name)
+            unset = next((r["unset"] for r in row.records if r.get("unset")), "its record has none")
+            why.setdefault(unset, []).append(row.name)
     return " ".join(f"Not shown: {listed(rows)} ({reason})." for reason, rows in why.items())
 
 
 def sets(run: Run) -> Figure | None:
-    found: dict[tuple[str, float], list[tuple[str, list[dict[str, float]]]]] = {}
+    by_kind: dict[tuple[str, float], list[tuple[str, list[dict[str, float]]]]] = {}
     for row in run.rows:
         mine: dict[tuple[str, float], list[dict[str, float]]] = {}
         for record in row.records:
             for s in record.get("sets") or []:
                 mine.setdefault((s["kind"], s["level"]), []).append(s)
         for key, many in mine.items():
-            found.setdefault(key, []).append((row.name, many))
+            by_kind.setdefault(key, []).append((row.name, many))
     views = []
-    for (kind, level), entries in found.items():
+    for (kind, level), entries in by_kind.items():
         names = [name for name, _ in entries]
         mean = {
             name: {k: float(np.mean([s[k] for s in many])) for k in ("coverage", "low", "high", "size")}
@@ -155,9 +156,9 @@ def sets(run: Run) -> Figure | None:
     return Figure(
         "sets",
         "Prediction sets with a guarantee",
-        "How often conformal sets hold the target, and how large they are.",
-        "The dashed line is what was promised; bars are 95 % intervals for the number of test examples. A bar that "
-        "does not reach the line breaks the promise; among those that keep it, smaller sets say more.",
+        "How often conformal sets contain the target, and how large they are.",
+        "The dashed line is the promised level; bars are 95 % intervals given the number of test examples. A bar "
+        "that does not reach the line breaks the promise; among rows that keep it, smaller sets are more useful.",
         views,
         "kind of set",
     )

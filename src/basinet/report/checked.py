@@ -14,23 +14,23 @@ LARGEST = 1e150  # of numbers: the squares of larger ones are infinite
 LONGEST = 120  # characters of a name
 
 
-def record(found: Any) -> dict[str, Any] | None:
+def record(raw: Any) -> dict[str, Any] | None:
     """A record with the fields that are what they should be; None where it cannot be a row."""
-    if not isinstance(found, dict) or not isinstance(found.get("method"), str) or "scores" not in found:
+    if not isinstance(raw, dict) or not isinstance(raw.get("method"), str) or "scores" not in raw:
         return None
-    made = _fields(found, RECORD)
-    return made | {"scores": made.get("scores", {}), "method": name(found["method"])}
+    fields = _fields(raw, RECORD)
+    return fields | {"scores": fields.get("scores", {}), "method": name(raw["method"])}
 
 
-def information(found: Mapping[str, Any]) -> dict[str, Any]:
+def information(raw: Mapping[str, Any]) -> dict[str, Any]:
     """What run.json says, without the fields that are not what they should be."""
-    return _fields(found, INFORMATION)
+    return _fields(raw, INFORMATION)
 
 
-def predictions(found: Mapping[str, np.ndarray]) -> Arrays:
-    """The arrays of numbers that have one row for each example, as many as the log likelihoods where there are any,
+def predictions(raw: Mapping[str, np.ndarray]) -> Arrays:
+    """The arrays of numbers that have one row for each example, as many as the log likelihoods if there are any,
     else as most have; and the uncertainties of other inputs, which may be more or fewer."""
-    numbers = {key: made for key, array in found.items() if (made := _numbers(key, array)) is not None}
+    numbers = {key: numeric for key, array in raw.items() if (numeric := _numbers(key, array)) is not None}
     lengths = [len(array) for key, array in numbers.items() if key != "ood_uncertainty"]
     if not lengths:
         return {}
@@ -42,10 +42,10 @@ def predictions(found: Mapping[str, np.ndarray]) -> Arrays:
     return kept
 
 
-def examples(found: Mapping[str, np.ndarray], info: Mapping[str, Any]) -> Arrays:
+def examples(raw: Mapping[str, np.ndarray], info: Mapping[str, Any]) -> Arrays:
     """Targets as numbers, and inputs as the information about them says they are."""
     kept: Arrays = {}
-    targets, inputs = found.get("targets"), found.get("inputs")
+    targets, inputs = raw.get("targets"), raw.get("inputs")
     if targets is not None and targets.dtype.kind in "fiub" and targets.ndim in (1, 2) and targets.size:
         kept["targets"] = targets
     if inputs is None or inputs.ndim < 2 or not inputs.size:
@@ -64,8 +64,8 @@ def name(text: str) -> str:
     return f"{plain[: LONGEST - 10]}… {sha256(plain.encode()).hexdigest()[:8]}"  # different names stay different
 
 
-def _fields(found: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    return {key: value for key, check in known.items() if (value := check(found.get(key))) is not None}
+def _fields(raw: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    return {key: value for key, check in known.items() if (value := check(raw.get(key))) is not None}
 
 
 def _number(value: Any) -> float | int | None:
@@ -79,8 +79,8 @@ def _whole(value: Any) -> int | None:
 
 
 def _count(value: Any) -> int | None:
-    found = _whole(value)
-    return found if found is not None and found >= 0 else None
+    number = _whole(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _some(value: Any) -> int | None:
@@ -105,8 +105,8 @@ def _listed(of: Callable[[Any], Any]) -> Callable[[Any], list[Any] | None]:
     def check(value: Any) -> list[Any] | None:
         if not isinstance(value, list):
             return None
-        made = [of(v) for v in value]
-        return None if any(v is None for v in made) else made
+        items = [of(v) for v in value]
+        return None if any(v is None for v in items) else items
 
     return check
 
@@ -117,7 +117,7 @@ def _mapped(of: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any] | None]:
     def check(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, dict):
             return None
-        return {name(key): made for key, v in value.items() if (made := of(v)) is not None}
+        return {name(key): item for key, v in value.items() if (item := of(v)) is not None}
 
     return check
 
@@ -150,9 +150,9 @@ def _shallow(value: Any, depth: int = 3) -> bool:
 def _ood(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict) or _number(value.get("auroc")) is None:
         return None
-    told = {"auroc": value["auroc"], "name": _name(value.get("name")), "n": _count(value.get("n"))}
-    told["auroc_epistemic"] = _number(value.get("auroc_epistemic"))
-    return {key: v for key, v in told.items() if v is not None}
+    fields = {"auroc": value["auroc"], "name": _name(value.get("name")), "n": _count(value.get("n"))}
+    fields["auroc_epistemic"] = _number(value.get("auroc_epistemic"))
+    return {key: v for key, v in fields.items() if v is not None}
 
 
 def _shift(value: Any) -> dict[str, Any] | None:
@@ -162,6 +162,25 @@ def _shift(value: Any) -> dict[str, Any] | None:
     rows = _having("severity", "nll", word="corruption")(value.get("rows"))
     named = [{**row, "corruption": name(row["corruption"])} for row in rows or ()]
     return {"n": _count(value.get("n")) or 0, "rows": named} if named else None
+
+
+def _chains(value: Any) -> dict[str, Any] | None:
+    """What was found of chains: a verdict, and draws of a few quantities."""
+    if not isinstance(value, dict) or not isinstance(value.get("verdict"), str):
+        return None
+    lines = _listed(_listed(_number))
+    fields = {"every": _some, "trace": lines, "ranks": lines, "autocorrelation": lines}
+    shown: dict[str, Any] = {}
+    for key, raw in (value.get("shown") or {}).items() if isinstance(value.get("shown"), dict) else ():
+        entry = _fields(raw, fields) if isinstance(raw, dict) else {}
+        full = len(entry) == len(fields) and all(entry[n] and all(entry[n]) for n in fields if n != "every")
+        if full and len({len(of) for of in entry["ranks"]}) == 1:
+            shown[name(key)] = entry
+    rows = _having(word="name")(value.get("rows")) or []
+    named = [{**row, "name": name(row["name"])} for row in rows]
+    known = value.get("converged")
+    converged = {"converged": known} if isinstance(known, bool) else {}
+    return {"verdict": _text(value["verdict"]), "rows": named, "shown": shown, **converged}
 
 
 def _inputs(value: Any) -> dict[str, Any] | None:
@@ -202,10 +221,12 @@ RECORD: dict[str, Callable[[Any], Any]] = {
     "training": lambda value: value if isinstance(value, dict) else None,
     "spread": _name,
     "tempered": _flag,
+    "crossed": _flag,
     "temperature": _listed(_number),
     "reference": _flag,
     "unset": _name,
     "ood": _ood,
+    "chains": _chains,
     "shift": _shift,
     "sets": _having("level", "coverage", "low", "high", "size", word="kind"),
     "arrays": _text,
@@ -230,6 +251,7 @@ INFORMATION: dict[str, Callable[[Any], Any]] = {
     "network": _text,
     "parameters": _count,
     "warnings": _listed(_text),
+    "chosen": _text,
     "inputs": _inputs,
     "seeds": _listed(_whole),
     "planned": _listed(_name),

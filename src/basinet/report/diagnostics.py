@@ -9,7 +9,7 @@ from typing import Any
 from .figure import Axis, Figure, Panel, Series, View
 from .run import Row, Run
 
-MEMBERS = 5  # curves of at most so many are drawn
+MEMBERS = 5  # whose curves are drawn, at most
 KNOWN = {  # a curve's name in words
     "loss": "training loss",
     "val_nll": "NLL of validation data",
@@ -28,7 +28,7 @@ ABSCISSAE = {  # what other curves are functions of: its words, whether it is sh
     "sigma": ("size of the noise, σ", True),
     "tried_factor": ("factor of the prior's precision", True),
 }
-FEW = 8  # numbers that are functions of nothing known are words, if they are so few; else a curve
+FEW = 8  # numbers that are functions of nothing known are words, if there are at most this many; else a curve
 HIDDEN = ("seconds", "each")
 WITHOUT = "without noise"  # the line at what PEP's network does as it is
 
@@ -39,8 +39,8 @@ def diagnostics(run: Run) -> Figure | None:
     return Figure(
         "diagnostics",
         "Each method's own diagnostics",
-        "What a method measured about itself while it was fitted: losses, PEP's search for its noise, evidence.",
-        f"A line for each member (the first {MEMBERS}). A loss that still falls at its end: train longer.",
+        "What a method recorded during its fit: losses, PEP's search for its noise, evidence.",
+        f"One line per member (the first {MEMBERS}). If a loss still falls at its end, train longer.",
         views,
         "row",
     )
@@ -70,9 +70,9 @@ def _view(row: Row) -> View | None:
         return None
     drawn = [series for panel in panels for series in panel.series]
     if any(panel.x.label == ABSCISSAE["sigma"][0] for panel in panels):
-        facts.append("The highest point over σ is the noise it uses.")
+        facts.append("It uses the σ of the highest point.")
     if any(series.name == WITHOUT for series in drawn):
-        facts.append("Where no point is above the dashed line, noise does not help.")
+        facts.append("If no point is above the dashed line, noise does not help.")
     return View(row.name, panels, " ".join(f[:1].upper() + f[1:] for f in facts))
 
 

@@ -40,9 +40,9 @@ def gallery(run: Run) -> Gallery | None:
     spent = 0
     able = [row for row in run.rows if row.arrays and _usable(row.arrays[0], targets)]
     for row in able:
-        found = {kind: _examples(run, row, order) for kind, order in _orders(run, row.arrays[0]).items()}
+        examples = {kind: _examples(run, row, order) for kind, order in _orders(run, row.arrays[0]).items()}
         new: dict[int, Any] = {}
-        for example in (e for some in found.values() for e in some):
+        for example in (e for some in examples.values() for e in some):
             i = example["number"]
             if inputs is not None and i < len(inputs) and i not in known:
                 new[i] = data_uri(inputs[i]) if images else _values(inputs[i])
@@ -50,7 +50,7 @@ def gallery(run: Run) -> Gallery | None:
         if shown and spent > BYTES:
             break
         known |= new
-        shown[row.name] = found
+        shown[row.name] = examples
     if not shown:
         return None
     doubt = "entropy" if run.kind != "real" else "sd" if "sd" in able[0].arrays[0] else "variance"
@@ -85,14 +85,14 @@ def _doubt(arrays: Arrays) -> np.ndarray | None:
 def _examples(run: Run, row: Row, order: np.ndarray) -> list[dict[str, Any]]:
     arrays = row.arrays[0]
     doubt = _doubt(arrays)
-    found = []
+    examples = []
     for i in map(int, order):
         said, truth = _said(run, arrays, i)
         entry = {"number": i, "truth": truth, "said": said, "surprise": number(-float(arrays["log_prob"][i]))}
         if doubt is not None:
             entry["doubt"] = number(float(doubt[i]))
-        found.append(entry)
-    return found
+        examples.append(entry)
+    return examples
 
 
 def _said(run: Run, arrays: Arrays, i: int) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from .calibration import intervals, pit, reliability, sets
+from .chains import chains
 from .diagnostics import diagnostics
 from .figure import Figure
 from .ranking import cost, gaps, size
@@ -26,6 +27,7 @@ MAKERS: tuple[Callable[[Run], Figure | None], ...] = (
     ood,
     shift,
     sets,
+    chains,
     diagnostics,
 )
 
@@ -33,8 +35,8 @@ MAKERS: tuple[Callable[[Run], Figure | None], ...] = (
 def figures(run: Run) -> list[Figure]:
     """Those that the run has something for, in the order of the page."""
     with np.errstate(over="ignore", invalid="ignore"):  # of numbers that are infinite, or hardly less
-        made = [make(run) for make in MAKERS]
-    return [figure for figure in made if figure is not None and figure.views]
+        drawn = [make(run) for make in MAKERS]
+    return [figure for figure in drawn if figure is not None and figure.views]
 
 
 def chosen(run: Run, most: int = 6) -> Iterator[str]:

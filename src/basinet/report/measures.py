@@ -11,7 +11,7 @@ _NUMBERS = 2**21  # of one temporary array of resamples
 BINS = 15  # of confidence, as the records' ECE
 LEVEL = 0.95  # of every interval in the report, if it is not said otherwise
 FEWEST = 10  # examples that an interval is made of: resamples of fewer show less than chance does
-LITTLE = 0.01  # nats an example: the truth is held to be one percent less probable
+LITTLE = 0.01  # nats per example: the truth is held to be one percent less probable
 RESAMPLES = 2000
 LARGE = 50_000
 FAR = 100
@@ -152,10 +152,10 @@ def off_scale(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarr
 
 def front(cost: np.ndarray, loss: np.ndarray) -> list[int]:
     """Indices of the Pareto front, the cheapest first: nothing is both as cheap and as good, and better in one."""
-    found: list[int] = []
+    indices: list[int] = []
     best = math.inf
     for i in np.lexsort((loss, cost)):
         if loss[i] < best:
-            found.append(int(i))
+            indices.append(int(i))
             best = loss[i]
-    return found
+    return indices

@@ -193,7 +193,7 @@
     const select = $("select", figure);
     return data.figures[figure.dataset.key].views[select ? select.selectedIndex : 0];
   };
-  // Plotly draws in steps: a figure is drawn anew only after it was drawn
+  // Plotly draws in steps: a figure is drawn again only after it was drawn
   const turns = new Map();
   const draw = (figure) => {
     drawn.add(figure);

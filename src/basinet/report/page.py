@@ -103,8 +103,8 @@ def _notices(run: Run) -> Iterator[str]:
             f"{len(planned) - len(missing) - len(failed)} of {len(planned)} planned" if planned else f"{len(run.rows)}"
         )
         lost = f", {len(failed)} failed" if failed else ""
-        left = f" Not there yet: {listed(missing, 30)}." if missing else ""
-        said = f"Unfinished run: {done} rows are complete{lost}.{left} The same command goes on where it stopped."
+        left = f" Still to come: {listed(missing, 30)}." if missing else ""
+        said = f"Unfinished run: {done} rows are complete{lost}.{left} The same command resumes it."
         lines.insert(0, said)
     lines += [f"Failed: {label}: {reason}." for label, reason in run.failed.items()]
     lines += [f"Warning: {w}" for w in run.info.get("warnings") or []]
@@ -171,18 +171,18 @@ def _examples(run: Run, shown: Gallery | None) -> Iterator[str]:
     if shown is None:
         return
     if run.kind == "classes":
-        wrong, told = "Confidently wrong", "Wrong answers, the surest first."
+        wrong, hint = "Confidently wrong", "Wrong answers, most confident first."
     else:
-        wrong, told = "Most surprising", "What happened was held to be least likely."
+        wrong, hint = "Most surprising", "Targets that were predicted to be least likely."
     if run.kind == "real":
-        told += " What was said is the mean and, in brackets, the 90 % interval."
+        hint += " Predicted: the mean and, in brackets, the 90 % interval."
     options = "".join(f"<option>{escape(name)}</option>" for name in shown.rows)
     fewer = f"{shown.left_out} further rows are left out to keep the page small." if shown.left_out else ""
     yield f"""<section id="examples" aria-labelledby="examples-title"><div class="head"><div>
 <h2 id="examples-title">Test examples to look at</h2><p>What to check by eye: hard cases, wrong labels, gaps.
 {fewer}</p></div><select id="examples-row" aria-label="row">{options}</select></div>
-<h3>Most uncertain</h3><p class="hint">Where the row is least sure of its answer.</p><div id="examples-uncertain"></div>
-<h3>{wrong}</h3><p class="hint">{told}</p><div id="examples-wrong"></div></section>"""
+<h3>Most uncertain</h3><p class="hint">Where the row is least certain.</p><div id="examples-uncertain"></div>
+<h3>{wrong}</h3><p class="hint">{hint}</p><div id="examples-wrong"></div></section>"""
 
 
 def _reproduce(run: Run) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _reproduce(run: Run) -> Iterator[str]:
         yield f'<pre id="command" tabindex="0">{escape(command)}</pre>'
         yield '<button type="button" data-copy="command">Copy</button>'
     else:
-        yield "<p>The folder does not say which command wrote it: an older version of basinet did.</p>"
+        yield "<p>The folder does not record its command: an older version of basinet wrote it.</p>"
     record = run.rows[0].records[0]
     versions = run.info.get("versions") or record.get("versions") or {}
     pairs: dict[str, Any] = {
@@ -245,10 +245,10 @@ def _data(run: Run, drawn: Iterable[Figure], shown: Gallery | None) -> str:
 
 def _view(view: View) -> dict[str, Any]:
     """A view as JSON, where what a series has not is left out: there are thousands."""
-    made = asdict(view)
-    for panel in made["panels"]:
+    content = asdict(view)
+    for panel in content["panels"]:
         panel["series"] = [{key: value for key, value in series.items() if value} for series in panel["series"]]
-    return made
+    return content
 
 
 def _rounded(value: Any) -> Any:

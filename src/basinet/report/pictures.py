@@ -43,7 +43,7 @@ def write_pictures(drawn: Sequence[Figure], rows: Sequence[str], folder: Path) -
 
 def _placed(figure: Figure) -> list[tuple[tuple[int, int], str, Panel]]:
     """Line and column of every panel, with the name of its view; the panels of a view stay on one line."""
-    found = []
+    placed = []
     line = column = 0
     for view in figure.views:
         if column and column + len(view.panels) > ACROSS:
@@ -51,9 +51,9 @@ def _placed(figure: Figure) -> list[tuple[tuple[int, int], str, Panel]]:
         for panel in view.panels:
             if column == ACROSS:
                 line, column = line + 1, 0
-            found.append(((line, column), view.name, panel))
+            placed.append(((line, column), view.name, panel))
             column += 1
-    return found
+    return placed
 
 
 def _save(canvas: Any, path: Path, form: str) -> None:
@@ -111,15 +111,15 @@ def _series(ax: Any, series: Series, panel: Panel, rows: Sequence[str], left: di
             ax.fill_between(series.x, series.low, series.high, color=colour, alpha=0.14, lw=0)
 
 
-def _axis(axis: Any, limit: Any, scale: Any, label: Any, told: Axis) -> None:
+def _axis(axis: Any, limit: Any, scale: Any, label: Any, settings: Axis) -> None:
     from matplotlib.ticker import PercentFormatter
 
-    label(_plain(told.label), fontsize=9)
-    if told.log:
+    label(_plain(settings.label), fontsize=9)
+    if settings.log:
         scale("log")
-    if told.span:
-        limit(*told.span)
-    if told.percent:
+    if settings.span:
+        limit(*settings.span)
+    if settings.percent:
         axis.set_major_formatter(PercentFormatter(1.0))
 
 

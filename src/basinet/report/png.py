@@ -1,4 +1,4 @@
-"""Small images as PNG in a data URI, by the standard library alone."""
+"""Small images as PNG in a data URI, with only the standard library."""
 
 from __future__ import annotations
 

@@ -30,16 +30,16 @@ COSTS = {
 
 
 def gaps(run: Run) -> Figure | None:
-    found = {name: d for name, d in run.differences.items() if math.isfinite(d.low)}
-    if not found:
+    finite = {name: d for name, d in run.differences.items() if math.isfinite(d.low)}
+    if not finite:
         return None
     best = run.rows[0].name
-    names = [best, *found]
+    names = [best, *finite]
     series = [Series("points", [0.0], [best], best, row=best)]
     series += [
-        Series("points", [d.mean], [name], name, row=name, low=[d.low], high=[d.high]) for name, d in found.items()
+        Series("points", [d.mean], [name], name, row=name, low=[d.low], high=[d.high]) for name, d in finite.items()
     ]
-    series.append(Series("line", [0.0, 0.0], [best, names[-1]], "as good as the best", tone="reference"))
+    series.append(Series("line", [0.0, 0.0], [best, names[-1]], "not significantly worse", tone="reference"))
     span, note = scale_of({s.name: ([*s.x, *s.low, *s.high], s.x[0]) for s in series[:-1]})
     panel = Panel(Axis("NLL above the best row", span=span), Axis("", words=names), series)
     return Figure(
@@ -47,8 +47,8 @@ def gaps(run: Run) -> Figure | None:
         "Is the difference real?",
         f"How much worse than {best} each row predicts the same {run.n_test:,} test examples.",
         "A dot is the mean difference in NLL, the bar its 95 % interval (paired bootstrap over test examples and, "
-        "where there are several, seeds). A bar that crosses the dashed line: these examples cannot tell them apart. "
-        "The best row was picked on the same examples, which flatters it a little.",
+        "where there are several, seeds). If a bar crosses the dashed line, the difference is not significant on "
+        "these examples. The best row was picked on the same examples, which favours it slightly.",
         [View("", [panel], note)],
     )
 
@@ -84,9 +84,9 @@ def cost(run: Run) -> Figure | None:
     return Figure(
         "cost",
         "What it costs",
-        "NLL against what a row costs to train, and to predict with.",
+        "NLL against the cost of training and of prediction.",
         "Lower is better, further left is cheaper. The dashed line is the Pareto front: rows for which nothing else is "
-        "both cheaper and better. Training counts all members, also those that another row had trained already.",
+        "both cheaper and better. Training counts all members, including those shared with another row.",
         views,
         "cost",
     )
@@ -125,9 +125,10 @@ def size(run: Run) -> Figure | None:
     return Figure(
         "size",
         "How many members",
-        "What each further member buys, for every row that is an ensemble.",
-        "A line is the mean score over random subsets of the members, the band one standard deviation between subsets. "
-        "Where a line is flat, further members cost and bring nothing. Lower is better, but for accuracy and AUROC.",
+        "What each additional member gains, for every row that is an ensemble.",
+        "A line is the mean score over random subsets of the members, the band one standard deviation between "
+        "subsets. Where a line is flat, more members add cost but no quality. Lower is better, except for accuracy "
+        "and AUROC.",
         views,
         "score",
     )

@@ -28,7 +28,7 @@ class Row:
     """One line of the comparison: a recipe with its number of members, over all seeds."""
 
     name: str
-    records: list[dict[str, Any]]  # one a seed, in the order of seeds
+    records: list[dict[str, Any]]  # one per seed, in the order of seeds
     arrays: list[Arrays]  # what each seed predicted for the test examples; empty where the file is missing
 
     @property
@@ -44,15 +44,15 @@ class Row:
     @property
     def temperature(self) -> float:
         """What its predictions were tempered with, the mean over members and seeds; NaN where they were not."""
-        found = [v for r in self.records for v in r.get("temperature", [])]
-        return math.fsum(found) / len(found) if found else math.nan
+        temperatures = [v for r in self.records for v in r.get("temperature", [])]
+        return math.fsum(temperatures) / len(temperatures) if temperatures else math.nan
 
     @property
     def told_members(self) -> str:
         """How many there are, and of how many that were asked for."""
-        found, asked = sorted({_members(r) for r in self.records}), _asked(self.records[0])
-        told = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
-        return told if found == [asked] else f"{told} of {asked}"
+        counts, asked = sorted({_members(r) for r in self.records}), _asked(self.records[0])
+        count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return count if counts == [asked] else f"{count} of {asked}"
 
     @property
     def seeds(self) -> list[int]:
@@ -60,18 +60,18 @@ class Row:
 
     def values(self, key: str) -> list[float]:
         """A number of the record, of each seed that has it: one of its scores, or one beside them."""
-        found = (r["scores"].get(key, r.get(key)) for r in self.records)
-        return [float(v) for v in found if isinstance(v, (int, float))]
+        scores = (r["scores"].get(key, r.get(key)) for r in self.records)
+        return [float(v) for v in scores if isinstance(v, (int, float))]
 
     def value(self, key: str) -> float:
         """Its mean over seeds; NaN where none has it."""
-        found = self.values(key)
-        return math.fsum(found) / len(found) if found else math.nan
+        values = self.values(key)
+        return math.fsum(values) / len(values) if values else math.nan
 
     def error(self, key: str) -> float:
         """The standard error of that mean; NaN for fewer than SEEDS seeds."""
-        found = self.values(key)
-        return float(np.std(found, ddof=1) / math.sqrt(len(found))) if len(found) >= SEEDS else math.nan
+        values = self.values(key)
+        return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) >= SEEDS else math.nan
 
     def have(self, *names: str) -> list[Arrays]:
         """The arrays of the seeds that have all of these."""
@@ -83,8 +83,8 @@ class Row:
 
     def joined(self, name: str) -> np.ndarray | None:
         """One array of all seeds, one after another; None where none has it."""
-        found = [a[name] for a in self.have(name)]
-        alike = [a for a in found if a.shape[1:] == found[0].shape[1:]]
+        arrays = [a[name] for a in self.have(name)]
+        alike = [a for a in arrays if a.shape[1:] == arrays[0].shape[1:]]
         return np.concatenate(alike) if alike else None
 
 
@@ -155,13 +155,13 @@ class Run:
             common = tuple(s for s in own if s in best and own[s].shape == best[s].shape)
             if common and len({own[s].shape for s in common}) == 1:
                 alike.setdefault(common, []).append((row, own))
-        found: dict[str, Difference] = {}
+        named: dict[str, Difference] = {}
         with np.errstate(invalid="ignore"):  # infinite less infinite
             for seeds, rows in alike.items():
                 gaps = [[best[s].astype(np.float64) - own[s] for s in seeds] for _, own in rows]  # (R, S, B)
-                made = paired_differences(np.moveaxis(np.array(gaps), 0, -1))
-                found |= {row.name: d for (row, _), d in zip(rows, made)}
-        return {row.name: found[row.name] for row in self.rows if row.name in found}
+                intervals = paired_differences(np.moveaxis(np.array(gaps), 0, -1))
+                named |= {row.name: d for (row, _), d in zip(rows, intervals)}
+        return {row.name: named[row.name] for row in self.rows if row.name in named}
 
     def class_name(self, number: int) -> str:
         names = self.info.get("classes") or []
@@ -201,8 +201,9 @@ def _rank(row: Row) -> tuple[float, float]:
 def _read_info(path: Path, notices: list[str]) -> dict[str, Any]:
     if not path.is_file():
         notices.append(
-            "This folder has no run.json: an older version of basinet wrote it. Shown is what its records hold; for "
-            "the rest run basinet compare again with another --out (move pool/ there: members are not trained anew)."
+            "This folder has no run.json: an older version of basinet wrote it. This page shows what its records "
+            "contain; for the rest, run basinet compare again with another --out (move pool/ there, so that members "
+            "are not trained again)."
         )
         return {}
     try:
@@ -224,8 +225,8 @@ def _read_info(path: Path, notices: list[str]) -> dict[str, Any]:
 
 def _read_records(path: Path, notices: list[str]) -> list[dict[str, Any]]:
     """The records of a file that can be rows; a notice says how many lines cannot."""
-    found, damaged = salvage_records(path)
-    checks = [(checked.record(r), r) for r in found if not isinstance(r, dict) or "scores" in r]
+    raw, damaged = salvage_records(path)
+    checks = [(checked.record(r), r) for r in raw if not isinstance(r, dict) or "scores" in r]
     records = [record for record, _ in checks if record is not None]
     damaged += len(checks) - len(records)
     if damaged:
@@ -244,18 +245,18 @@ def _of_one_data_set(records: list[dict[str, Any]], info: dict[str, Any], notice
         )
     if len(kept) < len(records):
         others = sorted({str(r.get("data")) for r in records} - {str(name)})
-        notices.append(f"Rows of other data sets lie in the same folder and are left out: {', '.join(others)}.")
+        notices.append(f"The folder also has rows of other data sets, which are left out: {', '.join(others)}.")
     return kept
 
 
 def _rows(folder: Path, records: Sequence[dict[str, Any]], notices: list[str]) -> list[Row]:
     """Rows in the order they came; of a (label, members asked for, seed) that was run again, the last."""
-    found: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+    grouped: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
     for r in records:
-        found.setdefault((r["method"], _asked(r)), {})[r.get("seed", 0)] = r
-    labels = [label for label, _ in found]
+        grouped.setdefault((r["method"], _asked(r)), {})[r.get("seed", 0)] = r
+    labels = [label for label, _ in grouped]
     rows = []
-    for (label, asked), by_seed in found.items():
+    for (label, asked), by_seed in grouped.items():
         name = label if labels.count(label) == 1 else f"{label} ({asked})"
         ordered = [by_seed[s] for s in sorted(by_seed)]
         arrays = [checked.predictions(_of_record(folder, r, notices)) for r in ordered]
@@ -269,7 +270,7 @@ def _of_record(folder: Path, record: dict[str, Any], notices: list[str]) -> Arra
         return {}
     path = folder / name
     if ".." in path.parts or Path(name).is_absolute() or "\0" in name:
-        notices.append(f"The arrays of {record['method']} lie outside of the folder and were left out.")
+        notices.append(f"The arrays of {record['method']} are outside the folder and were left out.")
         return {}
     return _read_arrays(path, notices)
 

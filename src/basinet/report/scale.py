@@ -1,4 +1,4 @@
-"""A scale on which rows can be told apart, though some are far off."""
+"""A scale that shows differences between rows, though some are far off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .words import listed
 
 
 def scale_of(rows: dict[str, tuple[Sequence[Any], Any]]) -> tuple[tuple[float, float] | None, str]:
-    """A scale on which rows can be told apart though some are far off, and a note that names those. Of each row: all
+    """A scale that shows how rows differ though some are far off, and a note that names those. Of each row: all
     that is to be seen of it, and the number it is judged by. None: nothing is off, the scale is that of all."""
     judged, low, high = np.array([(value, min(seen), max(seen)) for seen, value in rows.values()]).T
     off = measures.off_scale(judged, low, high)
@@ -21,4 +21,4 @@ def scale_of(rows: dict[str, tuple[Sequence[Any], Any]]) -> tuple[tuple[float, f
     least, most = float(low[~off].min()), float(high[~off].max())
     room = 0.06 * (most - least)
     far = listed([name for name, is_far in zip(rows, off) if is_far])
-    return (least - room if least else 0.0, most + room), f"Far off, beyond the scale: {far}."
+    return (least - room if least else 0.0, most + room), f"Beyond the scale: {far}."

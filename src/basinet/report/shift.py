@@ -27,11 +27,11 @@ def shift(run: Run) -> Figure | None:
     return Figure(
         "shift",
         "Does it hold up when inputs change?",
-        f"{n:,} test examples, more and more corrupted ({listed([name.replace('_', ' ') for name in names], 30)}); "
-        "their targets are as they were.",
-        "Severity 0 is the examples as they are. Errors grow with severity for every row; a row that can be trusted "
-        "grows unsure along with them, so that its NLL rises slowly and its calibration stays. The last panel says how "
-        f"well the {doubt} tells corrupted examples from clean ones: 0.5 is chance, 1 perfect.",
+        f"{n:,} test examples, increasingly corrupted ({listed([name.replace('_', ' ') for name in names], 30)}); "
+        "their targets are unchanged.",
+        f"Severity 0 is the clean examples. Errors grow with severity for every row; a row you can trust becomes "
+        f"less certain along with them, so that its NLL rises slowly and it stays calibrated. The last panel shows "
+        f"how well the {doubt} separates corrupted examples from clean ones: 0.5 is chance, 1 is perfect.",
         views,
         "corruption",
     )
@@ -47,10 +47,10 @@ def _panels(run: Run, names: list[str]) -> tuple[list[Panel], str]:
     if kept:
         promised = [Series("line", [0.0, 5.0], [0.9, 0.9], "promised", tone="reference")] if run.kind == "real" else []
         panels.append(Panel(x, Axis(label, percent=run.kind == "real"), [*kept, *promised]))
-    found = _lines(run, names, "auroc_total")
-    if found:
+    lines = _lines(run, names, "auroc_total")
+    if lines:
         chance = Series("line", [1.0, 5.0], [0.5, 0.5], "chance", tone="reference")
-        panels.append(Panel(x, Axis("AUROC, corrupted against clean"), [*found, chance]))
+        panels.append(Panel(x, Axis("AUROC, corrupted against clean"), [*lines, chance]))
     return panels, note
 
 
@@ -66,12 +66,12 @@ def _lines(run: Run, names: list[str], key: str) -> list[Series]:
 
 def _mean(row: Row, names: list[str], severity: int, key: str) -> float | None:
     wanted = ("none",) if severity == 0 else names
-    found = [
+    values = [
         r[key]
         for r in _entries([row])
         if r["severity"] == severity and r["corruption"] in wanted and r.get(key) is not None
     ]
-    return float(np.mean(found)) if found else None
+    return float(np.mean(values)) if values else None
 
 
 def _scale(run: Run, names: list[str]) -> tuple[tuple[float, float] | None, str]:

@@ -19,20 +19,23 @@ SMALL = 0.02  # of an error: what another row has less of it is neglected
 
 def summary(run: Run) -> list[tuple[str, str]]:
     """Questions and their answers, in the order a person asks."""
-    told = run.differences
-    return [(q, a) for q, a in _answers(run, told) if a]
+    differences = run.differences
+    return [(q, a) for q, a in _answers(run, differences) if a]
 
 
-def _answers(run: Run, told: dict[str, Difference]) -> Iterator[tuple[str, str]]:
+def _answers(run: Run, differences: dict[str, Difference]) -> Iterator[tuple[str, str]]:
     yield "Had training ended?", _ended(run)
+    yield "Did the chains sample?", _sampled(run)
     yield "What won?", _winner(run)
-    yield "Is the difference real?", _real(run, told)
-    yield "What is the cheapest that does as well?", _cheapest(run)
+    yield "Is the difference real?", _real(run, differences)
+    yield "What is the cheapest row that does as well?", _cheapest(run)
     trust = trust_of(run, run.leader)
     yield "How far can it be trusted?", "" if trust is None else f"{trust.said} {_tempered(run)}".strip()
     yield "Does it notice what it has not seen?", _noticed(run.leader)
     if math.isfinite(run.leader.value("epistemic")):
         yield "What is its uncertainty about?", _about(run)
+    chosen = run.info.get("chosen") or ""
+    yield "What did validation choose for all rows?", f"{chosen[:1].upper()}{chosen[1:]}." if chosen else ""
 
 
 def _winner(run: Run) -> str:
@@ -40,7 +43,7 @@ def _winner(run: Run) -> str:
     if math.isnan(best.value("nll")):
         return "No row has a finite NLL."
     over = f"{n:,} test examples" + (f", mean of {seeds} seeds" if seeds > 1 else ", one seed")
-    said = f"Lowest NLL: {called(best)}, with {number(best.value('nll'))} nats an example ({over})."
+    said = f"Lowest NLL: {called(best)}, with {number(best.value('nll'))} nats per example ({over})."
     if len(run.rows) > 1 and math.isfinite(run.rows[1].value("nll")):
         second = run.rows[1]
         gap = second.value("nll") - best.value("nll")
@@ -49,7 +52,7 @@ def _winner(run: Run) -> str:
         if last is not second:
             said += f"; the last of {len(run.rows)} rows, {last.name}, is at {number(last.value('nll'))}"
         said += "."
-    word = "accuracy a label" if run.kind == "labels" else "accuracy"
+    word = "accuracy per label" if run.kind == "labels" else "accuracy"
     main = ("accuracy", word, True) if run.kind != "real" else ("rmse", "RMSE", False)
     rows = [r for r in run.rows if math.isfinite(r.value(main[0]))]
     if rows:
@@ -63,16 +66,16 @@ def _winner(run: Run) -> str:
     return said
 
 
-def _real(run: Run, told: dict[str, Difference]) -> str:
+def _real(run: Run, differences: dict[str, Difference]) -> str:
     if len(run.rows) < 2:
-        return "There is one row alone: nothing to compare it with."
-    if not told:
-        return "It cannot be said: the folder has no predictions for each test example, which a paired interval needs."
+        return "There is only one row: nothing to compare it with."
+    if not differences:
+        return "Unknown: the folder lacks the predictions for each test example that a paired interval needs."
     best = run.rows[0]
-    second, d = next(iter(told.items()))
+    second, d = next(iter(differences.items()))
     bounds = f"95 % interval {number(d.low)} to {number(d.high)} (paired bootstrap over {_over(best)})"
     if run.n_test < FEWEST:
-        return f"It cannot be said: {run.n_test} test examples are too few for an interval."
+        return f"Unknown: {run.n_test} test examples are too few for an interval."
     if math.isnan(d.low):
         said = f"No interval can be given: {second} has log likelihoods that are not finite."
     elif d.real:
@@ -81,15 +84,15 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
         said = f"{yes}{little}: on the same {run.n_test:,} examples {second} is worse by {number(d.mean)}, {bounds}."
     else:
         said = f"Not between the first two: {second} is behind by {number(d.mean)}, {bounds}, which includes zero."
-    tied = [name for name, other in told.items() if not other.real and math.isfinite(other.low)]
-    close = [name for name, other in told.items() if other.real and other.mean > 0 and not other.matters]
-    worse = [name for name, other in told.items() if other.matters and other.mean > 0]
+    tied = [name for name, other in differences.items() if not other.real and math.isfinite(other.low)]
+    close = [name for name, other in differences.items() if other.real and other.mean > 0 and not other.matters]
+    worse = [name for name, other in differences.items() if other.matters and other.mean > 0]
     if tied:
-        said += f" Not to be told apart from {best.name}: {listed(tied)}."
+        said += f" Not significantly different from {best.name}: {listed(tied)}."
     if close:
-        said += f" Worse beyond chance, but by less than {LITTLE:g}: {listed(close)}."
+        said += f" Significantly worse, but by less than {LITTLE:g}: {listed(close)}."
     if worse:
-        said += f" Worse beyond chance: {listed(worse)}."
+        said += f" Significantly worse: {listed(worse)}."
     if len(best.seeds) > 1:
         first, other = best.values("nll"), run.rows[1].values("nll")
         if len(first) == len(other) == len(best.seeds):
@@ -98,9 +101,9 @@ def _real(run: Run, told: dict[str, Difference]) -> str:
     new = (
         "for new trainings and new examples"
         if len(best.seeds) > 1
-        else "for new examples with the networks as they are: another training may turn it round (--seeds 3 would tell)"
+        else "for new examples with these trained networks: another training may reverse it (--seeds 3 would show)"
     )
-    return said + f" Intervals are {new}. The best row was picked on the same examples, which flatters it a little."
+    return said + f" Intervals are {new}. The best row was picked on the same examples, which favours it slightly."
 
 
 def _over(best: Row) -> str:
@@ -108,7 +111,7 @@ def _over(best: Row) -> str:
 
 
 def _cheapest(run: Run) -> str:
-    """Among rows that cannot be told apart from the best, or hardly differ: the cheapest to predict with and to
+    """Among rows not significantly different from the best, or hardly so: the cheapest to predict with and to
     train."""
     best, rows = run.rows[0], as_good(run)
     known = all(math.isfinite(r.value(c)) for r in rows for c in ("draws", "steps"))
@@ -121,21 +124,38 @@ def _cheapest(run: Run) -> str:
         said = f"{called(least)}: {cost(least)} against {cost(best)}, for an NLL of {number(least.value('nll'))}."
     quick = min(rows, key=lambda r: (r.value("steps"), r.value("draws"), r.value("nll")))
     if quick.value("steps") < least.value("steps"):
-        said += f" Where training is what counts: {called(quick)}, with {cost(quick)}."
+        said += f" If training time matters most: {called(quick)}, with {cost(quick)}."
     return said
 
 
 def _ended(run: Run) -> str:
     """Loud where training had not ended."""
-    found = falling(run)
-    if not found:
-        told = any(isinstance(r.get("training"), dict) for row in run.rows for r in row.records)
-        return "Yes, as far as the curves of training can tell." if told else ""
-    most = max(found.values())
+    unfinished = falling(run)
+    if not unfinished:
+        tested = any(isinstance(r.get("training"), dict) for row in run.rows for r in row.records)
+        return "Yes, as far as the training curves show." if tested else ""
+    most = max(unfinished.values())
     return (
         f"NO. The loss was STILL FALLING in the second half of training, by up to {number(most)} nats per example "
-        f"beyond what the shrinking step explains, for {listed(list(found))}. These scores measure how long rows were "
-        "trained as much as how good they are: train longer (more epochs) before choosing."
+        f"beyond what the shrinking step explains, for {listed(list(unfinished))}. These scores reflect how long "
+        "rows were trained as much as how good they are: train longer (more epochs) before you choose."
+    )
+
+
+def _sampled(run: Run) -> str:
+    """Loud where chains had not converged; empty where there are none, or it is not known."""
+    known = [
+        (row.name, chains["converged"])
+        for row in run.rows
+        for record in row.records
+        if "converged" in (chains := record.get("chains") or {})
+    ]
+    wrong = list(dict.fromkeys(name for name, converged in known if not converged))
+    if not wrong:
+        return "Yes, as far as they can tell: they agree, at the temperature of the posterior." if known else ""
+    return (
+        f"NO. The chains of {listed(wrong)} disagree or have another temperature than the posterior: what they predict "
+        "is not what the posterior does, and other seeds may give something else. Run them longer before choosing them."
     )
 
 
@@ -145,8 +165,8 @@ def _tempered(run: Run) -> str:
     if math.isnan(t):
         return ""
     if run.kind == "real":
-        return f"Its spread was multiplied by {number(t)}, which validation examples asked for; its means were left."
-    return f"Its logits were divided by {number(t)}{_averaged(best)}, which validation examples asked for."
+        return f"Its spread was multiplied by {number(t)}, chosen on validation examples; its means are unchanged."
+    return f"Its logits were divided by {number(t)}{_averaged(best)}, chosen on validation examples."
 
 
 def _averaged(row: Row) -> str:
@@ -154,12 +174,12 @@ def _averaged(row: Row) -> str:
 
 
 def _noticed(best: Row) -> str:
-    found = [r["ood"] for r in best.records if (r.get("ood") or {}).get("auroc") is not None]
-    if not found:
+    entries = [r["ood"] for r in best.records if (r.get("ood") or {}).get("auroc") is not None]
+    if not entries:
         return ""
-    auroc = float(np.mean([o["auroc"] for o in found]))
+    auroc = float(np.mean([o["auroc"] for o in entries]))
     word = "reliably" if auroc >= 0.9 else "often" if auroc >= 0.7 else "hardly"
-    name, n = found[0].get("name", "inputs from elsewhere"), found[0].get("n")
+    name, n = entries[0].get("name", "inputs from elsewhere"), entries[0].get("n")
     return f"{word.capitalize()}: AUROC {auroc:.3f} between test examples and {name}" + (f" (n = {n:,})." if n else ".")
 
 
@@ -172,17 +192,17 @@ def _about(run: Run) -> str:
         return ""
     kind = next((r["spread"] for r in best.records if "spread" in r), "")
     if kind == "point" or (not kind and share == 0):
-        return f"{best.name} is a single network: it has no doubt about its weights to show. {_rest(run, 'All of it')}"
+        return f"{best.name} is a single network, so it has no uncertainty about its weights. {_rest(run, 'All of it')}"
     of = f"{_percent(share)} of the {what} that {best.name} predicts is"
     if kind == "tuned":
         said = (
             f"{of} noise on the weights, of a size that was tuned on validation examples for the best predictions: not "
         )
-        return f"{said}a doubt that more data would reduce. {_rest(run, 'The rest')}"
+        return f"{said}uncertainty that more data would reduce. {_rest(run, 'The rest')}"
     if kind == "members":
-        said = f"{of} disagreement of its {best.members} members: where they would agree with more data, it shrinks."
+        said = f"{of} disagreement of its {best.members} members, which more data would reduce."
     else:
-        said = f"{of} doubt about the weights, as its posterior has it, which more data would reduce."
+        said = f"{of} uncertainty about the weights under its posterior, which more data would reduce."
     return f"{said} {_rest(run, 'The rest')}"
 
 
@@ -194,11 +214,11 @@ def _rest(run: Run, share: str) -> str:
     better = _less_error(run)
     if better is not None:
         return f"{share} is not all noise: {better.name} makes smaller errors on the same examples."
-    return f"{share} it takes for noise; how much of it another network or other inputs would explain, it cannot tell."
+    return f"{share} is what it attributes to noise; another network or other inputs might explain part of it."
 
 
 def _less_error(run: Run) -> Row | None:
-    """A row whose errors are smaller than those of the best beyond chance and by more than SMALL of them, though its
+    """A row whose errors are significantly smaller than those of the best, by more than SMALL of them, though its
     NLL is not."""
     best, targets = run.leader, run.test.get("targets")
     for row in [row for row in run.rows if row is not best]:

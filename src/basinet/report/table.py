@@ -35,8 +35,8 @@ def _epistemic(whole: str) -> Callable[[Row], float]:
 
 
 def _ood(row: Row) -> float:
-    found = [r["ood"]["auroc"] for r in row.records if (r.get("ood") or {}).get("auroc") is not None]
-    return math.fsum(found) / len(found) if found else math.nan
+    aurocs = [r["ood"]["auroc"] for r in row.records if (r.get("ood") or {}).get("auroc") is not None]
+    return math.fsum(aurocs) / len(aurocs) if aurocs else math.nan
 
 
 def _temperature(tip: str) -> Column:
@@ -50,7 +50,7 @@ CLASSES = (
     _score("brier", "Brier", "squared distance of probabilities from the truth, lower is better", best=-1),
     _score("ece", "ECE", "distance between confidence and accuracy, in 15 bins, lower is better", best=-1),
     _score("accuracy", "accuracy", "share of test examples that are right", ".2%", 1),
-    _score("auroc", "AUROC", "how well confidence tells right answers from wrong ones, 0.5 is chance", ".3f", 1),
+    _score("auroc", "AUROC", "how well confidence separates right answers from wrong ones, 0.5 is chance", ".3f", 1),
     _score("aurc", "AURC", "area under the error rate over the share answered, lower is better", best=-1),
     Column("epistemic", "epistemic", "share of the entropy that is about the weights", _epistemic("entropy"), ".1%"),
     _temperature("what the logits of members are divided by"),
@@ -66,10 +66,10 @@ REAL = (
 )
 COSTS = (
     Column("members", "members", "networks of the ensemble", lambda row: float(row.members), ",.0f"),
-    Column("ood", "OOD AUROC", "how well uncertainty tells other inputs from test examples", _ood, ".3f", 1),
+    Column("ood", "OOD AUROC", "how well uncertainty separates other inputs from test examples", _ood, ".3f", 1),
     _score("steps", "steps", "training steps of one network that all members took together", ",.0f"),
     _score("fit_seconds", "train s", "seconds of training, all members", ",.1f"),
-    _score("own_seconds", "own s", "seconds of training beyond what other rows had trained already", ",.1f"),
+    _score("own_seconds", "own s", "seconds of training, without members shared with other rows", ",.1f"),
     _score("draws", "passes", "forward passes for a prediction", ",.0f"),
     _score("predict_seconds", "predict s", "seconds to predict the test part", ",.3f"),
 )

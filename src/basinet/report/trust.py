@@ -66,7 +66,7 @@ def binomial_p(k: int, n: int, p: float) -> float:
 
 
 def right_p(right: int, chances: np.ndarray) -> float:
-    """Two-sided, of so many right answers, each with a chance of its own (Poisson-binomial)."""
+    """Two-sided, of `right` right answers, each with a chance of its own (Poisson-binomial)."""
     chances = np.clip(np.asarray(chances, dtype=np.float64), 0.0, 1.0)
     variance = float((chances * (1 - chances)).sum())
     if variance > EXACT:
@@ -106,7 +106,7 @@ def _of_numbers(run: Run, row: Row) -> Trust | None:
     for word, some in (("too wide", wide), ("too narrow", narrow)):
         if some:
             words.append(word)
-            at = listed([f"those of {f.what} hold {f.held:.1%}" for f in some])
+            at = listed([f"those of {f.what} contain {f.held:.1%}" for f in some])
             said.append(f"Its intervals are {word}: {at} of the targets ({_chance(some)}).")
     if side in bad:
         words.append("shifted")
@@ -115,11 +115,10 @@ def _of_numbers(run: Run, row: Row) -> Trust | None:
         said.append(f"{most:.1%} of the targets lie {where} the predicted median ({_chance([side])}): it is biased.")
     if bad == [flat]:
         words.append("off in shape")
-        said.append(f"Intervals hold what they promise, but the targets' places in them are uneven ({_chance(bad)}).")
+        said.append(f"Intervals contain as many targets as they should, but unevenly placed ({_chance(bad)}).")
     if not bad:
         said.append(
-            "Its intervals are as wide as they should be at every level from 50 % to 99 %, as far as "
-            f"{n:,} examples can tell."
+            f"Its intervals have the right width at every level from 50 % to 99 %, as far as {n:,} examples show."
         )
     return Trust(" and ".join(words) or "as promised", " ".join([*said, _of_ninety(run, row, n)]).strip(), bool(bad))
 
@@ -129,19 +128,19 @@ def _of_ninety(run: Run, row: Row, n: int) -> str:
     if math.isnan(inside):
         return ""
     low, high = wilson(min(1.0, max(0.0, inside)), n)
-    said = f"Its 90 % intervals hold {inside:.1%} (95 % interval of that share: {low:.1%} to {high:.1%})"
+    said = f"Its 90 % intervals contain {inside:.1%} (95 % interval of that share: {low:.1%} to {high:.1%})"
     unit = f" {run.unit}" if run.unit else ""
     return said + (f" and are {number(width)}{unit} wide on average." if math.isfinite(width) else ".")
 
 
 def _of_coverage(run: Run, row: Row) -> Trust | None:
-    """From the records alone, where predictions were not kept: one level."""
+    """Only from the records, if predictions were not kept: one level."""
     inside, n = row.value("coverage_90"), run.n_test
     if not 0 <= inside <= 1 or n < 1:
         return None
     p = _share_p(inside, n, 0.9)
     word = "as promised" if p > ALPHA else "too wide" if inside > 0.9 else "too narrow"
-    lean = f"{word} ({_chance([Finding('', 0.9, inside, p)])})" if p <= ALPHA else "as wide as they should be there"
+    lean = f"{word} ({_chance([Finding('', 0.9, inside, p)])})" if p <= ALPHA else "of the right width there"
     said = f"Its 90 % intervals are {lean}; other levels cannot be judged without predictions."
     return Trust(word, f"{said} {_of_ninety(run, row, n)}", p <= ALPHA)
 
@@ -173,16 +172,16 @@ def _of_classes(run: Run, row: Row) -> Trust | None:
         word = "over-confident in places and too cautious in others"
     else:
         word = "over-confident" if over else "too cautious"
-    so_far = " on the whole and in bands of confidence, as far as these examples can tell" if not bad else ""
+    so_far = " overall and in bands of confidence, as far as these examples show" if not bad else ""
     if run.kind == "labels":
         held = f"{row.name} holds all labels of an example together to be right with {confidence.mean():.1%}"
         said = f"It is {word}{so_far}: on average {held}, and they are in {bounds}."
     else:
         mean = f"the mean confidence of {row.name} is {confidence.mean():.1%}"
         said = f"It is {word}{so_far}: {mean}, its accuracy {bounds}."
-    told = [f"where it is {f.what} sure, {f.held:.1%} are right for {f.promised:.1%} promised" for f in bad if f.what]
-    if told:
-        said += f" {listed(told)[:1].upper()}{listed(told)[1:]} ({_chance(bad)})."
+    clauses = [f"where it is {f.what} sure, {f.held:.1%} are right instead of {f.promised:.1%}" for f in bad if f.what]
+    if clauses:
+        said += f" {listed(clauses)[:1].upper()}{listed(clauses)[1:]} ({_chance(bad)})."
     elif bad:
         said += f" That is more than chance ({_chance(bad)})."
     return Trust(word, said, bool(bad))

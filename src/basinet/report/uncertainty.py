@@ -23,8 +23,8 @@ def risk(run: Run) -> Figure | None:
     real = run.kind == "real"
     series = []
     for row in run.rows:
-        found = [_real_risk(run, a) if real else _class_risk(a) for a in row.arrays]
-        curves = [measures.risk_coverage(*pair) for pair in found if pair is not None]
+        pairs = [_real_risk(run, a) if real else _class_risk(a) for a in row.arrays]
+        curves = [measures.risk_coverage(*pair) for pair in pairs if pair is not None]
         if curves:
             y = np.mean([c[1] for c in curves], axis=0)
             series.append(
@@ -38,10 +38,10 @@ def risk(run: Run) -> Figure | None:
     x, y = Axis("share of examples answered", percent=True, span=(0, 1)), Axis(label, percent=not real, span=span)
     return Figure(
         "risk",
-        "What one gains by not answering",
+        "Risk against coverage: answering only when sure",
         "The error on the share of test examples a row is most certain of.",
-        f"Examples are answered in the order of {by}, the most certain first; at the right end all are. A curve that "
-        "falls steeply to the left: uncertainty says which answers to trust, and a person can look at the others.",
+        f"Examples are answered in the order of {by}, the most certain first; at the right end all are. If a curve "
+        "falls steeply to the left, uncertainty shows which answers to trust, and a person can check the others.",
         [View("", [Panel(x, y, series)], note)],
     )
 
@@ -82,10 +82,10 @@ def split(run: Run) -> Figure | None:
     return Figure(
         "split",
         "What uncertainty is made of",
-        "Uncertainty on the test examples, split into noise in the data and doubt about the weights.",
-        "Aleatoric stays however much data there is. Between members: the modes disagree. Within a member: its own "
-        "posterior around a mode; zero for a single point. The last two shrink with more data. Rows without samples of "
-        "their own (closed-form predictions) have no split and are left out.",
+        "Uncertainty on the test examples, split into noise in the data and uncertainty about the weights.",
+        "Aleatoric uncertainty remains however much data there is. Between members: the modes disagree. Within a "
+        "member: its posterior around one mode, zero for a single point. The last two shrink with more data. Rows "
+        "without samples (closed-form predictions) have no split and are left out.",
         [
             View("amount", [panel(table, Axis(label, span=span))], note),
             View("share", [panel(shares, Axis("share of the whole", percent=True, span=(0, 1)))]),
@@ -99,14 +99,14 @@ def _number(value: float) -> float:
 
 
 def ood(run: Run) -> Figure | None:
-    told = [r.get("ood") or {} for row in run.rows for r in row.records]
-    name = next((str(t["name"]) for t in told if t.get("name")), "inputs from elsewhere")
+    entries = [r.get("ood") or {} for row in run.rows for r in row.records]
+    name = next((str(t["name"]) for t in entries if t.get("name")), "inputs from elsewhere")
     views: list[View] = []
     points = []
     for row in run.rows:
-        found = [r["ood"]["auroc"] for r in row.records if (r.get("ood") or {}).get("auroc") is not None]
-        if found:
-            points.append(Series("points", [float(np.mean(found))], [row.name], row.name, row=row.name))
+        aurocs = [r["ood"]["auroc"] for r in row.records if (r.get("ood") or {}).get("auroc") is not None]
+        if aurocs:
+            points.append(Series("points", [float(np.mean(aurocs))], [row.name], row.name, row=row.name))
         here, away = row.joined("test_uncertainty"), row.joined("ood_uncertainty")
         if here is not None and away is not None:
             views.append(View(row.name, [_histograms(run, here, away, name)]))
@@ -121,9 +121,9 @@ def ood(run: Run) -> Figure | None:
         "ood",
         "Does it notice what it has never seen?",
         f"Uncertainty ({'variance' if run.kind == 'real' else 'entropy'}) on test examples against that on {name}.",
-        "AUROC: how often an input from elsewhere is more uncertain than a test example; 1 is perfect, 0.5 is chance. "
-        "For one row: the further the two histograms lie apart, the better (values above the 99th percentile count in "
-        "the last bin).",
+        "AUROC: how often such an input is more uncertain than a test example; 1 is perfect, 0.5 is chance. For a "
+        "single row, the further apart the two histograms are, the better (values above the 99th percentile count "
+        "in the last bin).",
         views,
         "row",
     )

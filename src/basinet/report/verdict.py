@@ -21,11 +21,11 @@ class Tile(NamedTuple):
 
 
 def as_good(run: Run) -> list[Row]:
-    """The best row, and those that cannot be told apart from it or hardly differ; the best alone where predictions
+    """The best row, and those not significantly different from it or hardly so; only the best where predictions
     were not kept."""
     tied = {name for name, d in run.differences.items() if not d.matters and math.isfinite(d.low)}
-    found = [row for row in run.rows if (row is run.rows[0] or row.name in tied) and not row.reference]
-    return found or [run.leader]
+    rows = [row for row in run.rows if (row is run.rows[0] or row.name in tied) and not row.reference]
+    return rows or [run.leader]
 
 
 def recommended(run: Run) -> Row:
@@ -36,12 +36,12 @@ def recommended(run: Run) -> Row:
 
 def falling(run: Run) -> dict[str, float]:
     """The rows whose training had not ended, and by how much the loss still fell in its second half."""
-    found: dict[str, float] = {}
+    slopes: dict[str, float] = {}
     for row in run.rows:
         drops = [t.get("drop") for r in row.records if (t := r.get("training") or {}).get("falling") is True]
         if drops:
-            found[row.name] = max((float(d) for d in drops if isinstance(d, (int, float))), default=math.nan)
-    return found
+            slopes[row.name] = max((float(d) for d in drops if isinstance(d, (int, float))), default=math.nan)
+    return slopes
 
 
 def verdict(run: Run) -> str:
@@ -53,7 +53,7 @@ def verdict(run: Run) -> str:
         d = run.differences.get(run.leader.name)
         if d is not None and d.matters:
             return (
-                f"Use {best.name}, or train longer: it predicts better than every network here, beyond chance (NLL "
+                f"Use {best.name}, or train longer: it predicts significantly better than every network here (NLL "
                 f"{number(best.value('nll'))} against {number(run.leader.value('nll'))} of {called(run.leader)})."
             )
         return (
@@ -68,16 +68,16 @@ def verdict(run: Run) -> str:
     if len(run.rows) == 1:
         return f"Use {called(use)}, since there is nothing to compare it with."
     if not run.differences:
-        return f"Use {called(use)}, because its NLL is the lowest; whether by chance cannot be said."
+        return f"Use {called(use)}, because its NLL is the lowest; whether by chance is unknown."
     if use is best:
         rivals = len(as_good(run)) - 1
         if not rivals:
-            return f"Use {called(use)}, because it predicts best, and every other row is worse beyond chance."
+            return f"Use {called(use)}, because it predicts best, and every other row is significantly worse."
         return f"Use {called(use)}, because its NLL is the lowest, and nothing that does as well costs less."
     return (
-        f"Use {called(use)}, because on these examples it cannot be told from the best row, {called(best)}, or hardly "
-        f"differs (NLL {number(use.value('nll'))} against {number(best.value('nll'))}), and costs less: {cost(use)} "
-        f"against {cost(best)}."
+        f"Use {called(use)}, because on these examples it is not significantly different from the best row, "
+        f"{called(best)}, or hardly so (NLL {number(use.value('nll'))} against {number(best.value('nll'))}), and "
+        f"costs less: {cost(use)} against {cost(best)}."
     )
 
 

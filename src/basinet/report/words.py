@@ -31,5 +31,5 @@ def number(value: float) -> str:
 
 
 def in_units(unit: str) -> str:
-    """A unit behind a name, where there is one."""
+    """A unit behind a name, if there is one."""
     return f" ({unit})" if unit else ""

@@ -4,7 +4,7 @@
     imq      k(x, y) = (1 + |x - y|^2 / h^2)^(-1/2), the inverse multiquadric: same curvature at zero, heavier tails
     linear   k(x, y) = x'y + 1
 
-Members are given as a list of tensors (M, ...), parameters or outputs, that together are one vector a member; nothing
+Members are given as a list of tensors (M, ...), parameters or outputs, that together are one vector per member; nothing
 of size M x M x P is made. Distances come from inner products, |x|^2 + |y|^2 - 2 x'y, of the members less the first one:
 so the rounding error is that of the members' spread and not of their norm (members 1e-4 apart around weights of norm
 100 keep their distances in float32), and members that are equal have distance zero exactly. What is lost are pairs that
@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core.nearest import did_you_mean
 
 KERNELS = ("rbf", "imq", "linear")
-Cloud = Sequence[Tensor]  # M members in pieces (M, ...) that together are one vector a member
+Cloud = Sequence[Tensor]  # M members in pieces (M, ...) that together are one vector per member
 
 
 class Pairs(NamedTuple):
@@ -90,7 +90,7 @@ class Kernel:
 
 def median_bandwidth(squares: Tensor) -> Tensor:
     """h^2 = median / (2 log(M + 1)) of all M^2 squared distances, those of members to themselves included (Liu & Wang
-    2016): with few members narrow, so that these feel their neighbours alone."""
+    2016): with few members narrow, so that these feel only their neighbours."""
     return _median(squares.flatten().sort().values) / (2 * math.log(len(squares) + 1))
 
 
@@ -127,10 +127,10 @@ def inner(cloud: Cloud, others: Cloud) -> Tensor:
 def mixed(matrix: Tensor, cloud: Cloud, plus: Cloud | None = None) -> list[Tensor]:
     """sum_j A_ij x_j, piece by piece, added to other pieces where these are given."""
     rows = [_rows(x) for x in cloud]
-    made = (
+    products = (
         [matrix @ x for x in rows] if plus is None else [torch.addmm(_rows(y), matrix, x) for x, y in zip(rows, plus)]
     )
-    return [y.reshape(len(matrix), *x.shape[1:]) for x, y in zip(cloud, made)]
+    return [y.reshape(len(matrix), *x.shape[1:]) for x, y in zip(cloud, products)]
 
 
 def _square_norms(cloud: Cloud) -> Tensor:

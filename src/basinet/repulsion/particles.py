@@ -19,7 +19,7 @@ from ..core.tree import Params, ravel
 from ..engine import Descent, GradientMethod, Info, Schedule, Step
 from ..optim import Adam, Cosine, Optimizer
 from ..problem import Problem
-from ..problem.exact import Conjugate
+from ..testing.exact import Conjugate
 from .anneal import anneal_weight, check_anneal
 from .kernels import Kernel, Pairs
 from .spaces import Coupling, Space
@@ -39,12 +39,12 @@ class Particles(GradientMethod, kind="method"):
     coupled: ClassVar[bool] = True
 
     epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples a step, the same for all members; None: all
+    batch_size: int | None = 128  # examples per step, the same for all members; None: all
     space: str = "weights"  # where members see each other: weights, function or features
     layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
     extra: int = 0  # inputs added to the batch's for space "function", drawn at each step: normal, with its mean
     reach: float = 2.0  # standard deviation of extra inputs, in those of the batch, feature by feature
-    prior_draws: int | None = 0  # a step, to tell the prior of outputs by; None: one a member; 0: it pulls on weights
+    prior_draws: int | None = 0  # a step, to tell the prior of outputs by; None: one per member; 0: it pulls on weights
     kernel: str = "rbf"  # between members: rbf, imq (inverse multiquadric), or linear
     bandwidth: float | None = None  # h of the kernel, in units of the space; None: by the median at each step
     repulsion: float = 1.0  # strength relative to the posterior: 1 is Bayes at any N

@@ -10,7 +10,7 @@ from ..core.noise import Noise
 from ..core.tree import Params, take
 from ..engine import Descent, Step
 
-Share = float | Tensor  # what the prior is multiplied by: one number, () or one a member (M,)
+Share = float | Tensor  # what the prior is multiplied by: one number, () or one per member (M,)
 
 
 def with_prior(grads: Params, loss: Tensor, params: Params, step: Step, share: Share = 1.0) -> tuple[Params, Tensor]:

@@ -1,4 +1,4 @@
-"""The score of the members' own density q, grad log q(x_i), estimated from the members alone.
+"""The score of the members' own density q, grad log q(x_i), estimated only from the members.
 
 With K the kernel's matrix and B_i = sum_j grad_{x_j} k(x_j, x_i), each estimate is a matrix times the members:
 
@@ -30,7 +30,7 @@ def check_estimate(word: str, kernel: Kernel) -> None:
     if word not in ESTIMATES:
         raise ValueError(f"unknown estimate of the score {word!r}.{did_you_mean(word, ESTIMATES)}")
     if word == "kde" and kernel.word == "linear":
-        raise ValueError("kernel 'linear' is no density, which estimate='kde' needs: take 'rbf' or 'imq', or 'sge'")
+        raise ValueError("kernel 'linear' is no density, which estimate='kde' needs: use 'rbf' or 'imq', or 'sge'")
 
 
 def score_matrix(word: str, pairs: Pairs, ridge: float = RIDGE) -> Tensor:

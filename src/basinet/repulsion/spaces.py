@@ -70,24 +70,24 @@ class Space:
 
     word: str
     layer: str | None = None  # the name of a submodule, for features
-    extra: int = 0  # further inputs a step, for function
+    extra: int = 0  # further inputs per step, for function
     reach: float = 2.0  # their standard deviation in those of the batch, feature by feature
-    draws: int | None = 0  # of the prior a step, for function; None: as many as members; 0: it pulls on the params
+    draws: int | None = 0  # of the prior per step, for function; None: as many as members; 0: it pulls on the params
 
     def __post_init__(self) -> None:
         if self.word not in SPACES:
             raise ValueError(f"unknown space {self.word!r}.{did_you_mean(self.word, SPACES)}")
         if (self.layer is not None) != (self.word == "features"):
-            told = "expected layer=, the name of a submodule such as 'layers.2', with space='features' alone"
-            raise ValueError(f"{told}, got layer={self.layer!r} with space={self.word!r}")
+            expected = "expected layer=, the name of a submodule such as 'layers.2', only with space='features'"
+            raise ValueError(f"{expected}, got layer={self.layer!r} with space={self.word!r}")
         if not (isinstance(self.extra, int) and self.extra >= 0) or (self.extra and self.word != "function"):
-            told = "expected extra as a number of inputs, with space='function' alone"
-            raise ValueError(f"{told}, got extra={self.extra!r} with space={self.word!r}")
+            expected = "expected extra as a number of inputs, only with space='function'"
+            raise ValueError(f"{expected}, got extra={self.extra!r} with space={self.word!r}")
         if not 0 < self.reach < math.inf:
             raise ValueError(f"expected a positive, finite reach of extra inputs, got {self.reach}")
         if self.draws != 0 and (self.word != "function" or (self.draws is not None and self.draws < 2)):
-            told = "expected prior_draws=0, or with space='function' at least 2, or None for as many as members"
-            raise ValueError(f"{told}, got prior_draws={self.draws} with space={self.word!r}")
+            expected = "expected prior_draws=0, or with space='function' at least 2, or None for as many as members"
+            raise ValueError(f"{expected}, got prior_draws={self.draws} with space={self.word!r}")
 
     def adapt(self, problem: Problem) -> Problem:
         """The problem with what the space asks of it; raises where that is not there."""
@@ -167,13 +167,13 @@ def _prior_score(
 
     def prior_run(key: Tensor, buffers: Params) -> dict[str, Tensor]:
         network = problem.split(take(state.params, 0))[0]
-        found: dict[str, Tensor] = run(problem.prior.sample(network, Noise(key).split("params")), buffers, key)[0]
-        return found
+        tensors: dict[str, Tensor] = run(problem.prior.sample(network, Noise(key).split("params")), buffers, key)[0]
+        return tensors
 
     keys = Noise(noise.key[0]).split("prior").spread(draws).key
     drawn = lift(prior_run)(keys, tree_map(lambda x: x[:1].expand(draws, *x.shape[1:]), state.buffers))
     with _no_autocast(keys):
-        queries, cloud = ([_real(found[n]) for n in outputs] for found in (outputs, drawn))
+        queries, cloud = ([_real(tensors[n]) for n in outputs] for tensors in (outputs, drawn))
         share = 1 / (problem.prior_temperature * step.scale)
         return [share * s for s in score_at(queries, cloud, PRIOR_KERNEL, PRIOR_RIDGE)]
 
@@ -189,19 +189,22 @@ def _in_features(space: Space, couple: Couple, state: Descent, step: Step) -> tu
         return {"loss": potential / step.scale, "values": values}, after
 
     nothing = torch.zeros(len(noise.key), dtype=next(iter(state.params.values())).dtype, device=noise.key.device)
-    found, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key, nothing)
-    coupling = _seen(couple, [found["values"]])
+    evaluated, buffers, back = lift.pull(run)(state.params, state.buffers, noise.key, nothing)
+    coupling = _seen(couple, [evaluated["values"]])
     moved = _force(coupling, step.scale)[0]
     if coupling.mix is not None:  # what the loss hands down is each member's own: replace it by what members share
 
         def slope(params: Params, buffers: Params, key: Tensor, shift: Tensor) -> Tensor:
             return torch.func.grad(lambda shift: run(params, buffers, key, shift)[0]["loss"])(shift)
 
-        own = _real(lift(slope)(state.params, state.buffers, noise.key, torch.zeros_like(found["values"])))
+        own = _real(lift(slope)(state.params, state.buffers, noise.key, torch.zeros_like(evaluated["values"])))
         with _no_autocast(own):
             moved = moved + coupling.pull * mixed(coupling.mix, [own])[0] - weighted(own, coupling.share)
-    cotangents = {"loss": coupling.share * torch.ones_like(found["loss"]), "values": moved.to(found["values"].dtype)}
-    grads, losses = with_prior(back(cotangents), found["loss"], state.params, step, coupling.share)
+    cotangents = {
+        "loss": coupling.share * torch.ones_like(evaluated["loss"]),
+        "values": moved.to(evaluated["values"].dtype),
+    }
+    grads, losses = with_prior(back(cotangents), evaluated["loss"], state.params, step, coupling.share)
     return grads, Info(losses, buffers=buffers)
 
 

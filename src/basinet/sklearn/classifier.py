@@ -29,14 +29,14 @@ class BasinetClassifier(ClassifierMixin, Estimator):
         check_classification_targets(y)
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y: expected at least two classes, got one class alone, {self.classes_[0]!r}")
+            raise ValueError(f"y: expected at least two classes, got only one class, {self.classes_[0]!r}")
         return places.astype(np.int64)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class for each row (N, C), in the order of classes_."""
-        found = np.concatenate([p.probs.double().cpu().numpy() for p in self._predictives(X)])
-        whole = np.zeros((len(found), len(self.classes_)))  # classes whose rows all had weight 0 have none
-        whole[:, self._places()] = found / found.sum(1, keepdims=True)
+        probs = np.concatenate([p.probs.double().cpu().numpy() for p in self._predictives(X)])
+        whole = np.zeros((len(probs), len(self.classes_)))  # classes whose rows all had weight 0 have none
+        whole[:, self._places()] = probs / probs.sum(1, keepdims=True)
         return whole
 
     def predict(self, X: Any) -> np.ndarray:

@@ -16,13 +16,13 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import nn
 
+from ..calibrate.temper import temper
 from ..core.tree import move
-from ..data import Data, Table, fit_table
-from ..defaults import DefaultNetwork, candidates_for, network_outputs
+from ..data import Data
+from ..defaults import DefaultNetwork, Design, candidates_for, network_outputs
 from ..engine import Engine, Method
 from ..engine.progress import Progress
 from ..fit import fit
-from ..fitted import predictives
 from ..methods.map import MAP
 from ..pilot import FEWEST as FEW_TO_CHOOSE
 from ..pilot import pilot
@@ -31,7 +31,10 @@ from ..predict import Predictive
 from ..problem import Problem
 from ..problem.likelihoods import Likelihood
 from ..problem.priors import Prior
-from ..temper import temper
+from ..tables import Table, fit_table
+from ..tables.crossed import crossed
+from ..tables.fitted import predictives
+from ..tables.wording import speaking
 from .frames import FEWEST, DataWarning, read, refuse_missing, rules_of, unused_name
 from .pickled import packed, unpacked
 
@@ -94,9 +97,14 @@ class Estimator(BaseEstimator):
 
         A row of weight 2 counts as two, one of weight 0 not at all.
         """
+        with speaking("estimator"):
+            return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Any:
         framed = read(self, X, reset=True)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        _refuse_several(y, type(self).__name__)
         column = column_or_1d(y, warn=True)
         table, weights = framed.table, None
         if len(column) != table.n:
@@ -118,9 +126,12 @@ class Estimator(BaseEstimator):
             whole, target, rules, self._fractions(table.n), weights=weights, seed=seed, say=doubts.append
         )
         for line in doubts:
-            if "--group-duplicates" not in line:  # rows that repeat others matter to scores on held-out rows alone
-                warnings.warn(line, DataWarning, stacklevel=2)
-        self.posterior_ = self._fitted(parts[0], parts[1] if len(parts) > 1 else None, seed)
+            if "rows are copies of others" not in line:  # which matters only to scores on held-out rows
+                warnings.warn(line, DataWarning, stacklevel=4)
+        train, val = parts[0], parts[1] if len(parts) > 1 else None
+        if self._kind == "real" and val is not None and isinstance(self.members, int):  # else `fit` says so
+            train, val = crossed(train, val, self.members, seed)
+        self.posterior_ = self._fitted(train, val, seed)
         self._seed_of_draws = seed
         _tell_of_training(self.posterior_)
         return self
@@ -145,8 +156,10 @@ class Estimator(BaseEstimator):
         make = None if given is None else (lambda *sizes: given) if isinstance(given, nn.Module) else given
         recipe = MAP() if self.method is None else self.method
         engine = self.engine or Engine(progress=bool(self.verbose), deterministic=True)
-        problems = candidates_for(*shape, make, self.likelihood, self.prior)
-        problem, chosen = pilot(problems, train, val, recipe=recipe, seed=seed, engine=engine)
+        zero = getattr(self.encoder_.target, "zero", None)
+        design = Design(make, self.likelihood, self.prior)
+        problems = candidates_for(*shape, design, targets=train.targets, zero=zero)
+        problem, recipe, chosen = pilot(problems, train, val, recipe=recipe, seed=seed, engine=engine)
         if chosen:
             Progress("", 0, engine.progress).say(chosen)
         self.network_ = DefaultNetwork.of(*shape, problem.likelihood) if given is None else None
@@ -158,7 +171,7 @@ class Estimator(BaseEstimator):
         return temper(posterior, val, samples=self.samples, seed=seed) if val is not None and enough else posterior
 
     def _source(self) -> Any:
-        """What builds the network anew: for a posterior that was pickled."""
+        """What rebuilds the network: for a posterior that was pickled."""
         if self.network_ is not None:
             return self.network_.build
         given, sizes = self.network, self._sizes
@@ -172,13 +185,15 @@ class Estimator(BaseEstimator):
         """
         check_is_fitted(self, "posterior_")
         table = read(self, X, reset=False).table
-        refuse_missing(table, self.missing)
+        with speaking("estimator"):
+            refuse_missing(table, self.missing)
+            inputs = self.encoder_.inputs(table)
         if empty := self.encoder_.empty_rows(table):
             line = f"{empty:,} of {table.n:,} rows have no input at all: their predictions are those of a typical row"
             warnings.warn(line, DataWarning, stacklevel=3)
         posterior = self.posterior_ if self.network_ is None else _in_double(self.posterior_)
         outputs = self.encoder_.target.outputs
-        return predictives(posterior, self.encoder_.inputs(table), outputs, self.samples, self._seed_of_draws)
+        return predictives(posterior, inputs, outputs, self.samples, self._seed_of_draws)
 
     def predict_dist(self, X: Any) -> Any:
         """The predictive distribution of each row, as one torch distribution whose batch has the N rows."""
@@ -195,7 +210,7 @@ class Estimator(BaseEstimator):
         return packed(super().__getstate__(), self.get_params(deep=False))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(unpacked(state, lambda found: _sourced(type(self), found)))
+        super().__setstate__(unpacked(state, lambda source: _sourced(type(self), source)))
 
 
 def _sourced(kind: type[Estimator], state: dict[str, Any]) -> Any:
@@ -208,9 +223,20 @@ def _sourced(kind: type[Estimator], state: dict[str, Any]) -> Any:
 def _checked_weights(given: Any, n: int) -> np.ndarray:
     weights = _check_sample_weight(given, np.empty((n, 1)), dtype=np.float64)
     if (weights < 0).any() or not weights.any():
-        got = "a negative one" if (weights < 0).any() else "zeros alone"
+        got = "a negative one" if (weights < 0).any() else "only zeros"
         raise ValueError(f"expected sample_weight of at least 0, and some above: 1 is a plain row. Got {got}")
     return weights
+
+
+def _refuse_several(y: Any, name: str) -> None:
+    """A table has one target here; scikit-learn fits a model for each of several."""
+    shape = np.asarray(y).shape
+    if len(shape) == 2 and shape[1] > 1:
+        kind = "MultiOutputRegressor" if name == "BasinetRegressor" else "MultiOutputClassifier"
+        raise ValueError(
+            f"y: expected one target for each row, got an array of shape {shape}: "
+            f"sklearn.multioutput.{kind}({name}(...)) fits one posterior for each column"
+        )
 
 
 def _seed(random_state: Any) -> int:
@@ -230,8 +256,8 @@ def _in_double(posterior: Posterior) -> Posterior:
 def _tell_of_training(posterior: Posterior) -> None:
     falls = [fall for part in posterior.parts for fall in part.info.get("still_falling", [])]
     if any(falls):
-        line = f"training still improved when its steps were done, by {max(falls):.2g} nats per example over the "
-        warnings.warn(f"{line}second half: a recipe with more epochs may be better", ConvergenceWarning, stacklevel=3)
+        line = f"training still improved over the second half of its steps, by {max(falls):.2g} nats per example: "
+        warnings.warn(f"{line}a recipe with more epochs may help", ConvergenceWarning, stacklevel=3)
     if failed := [member for part in posterior.parts for member in part.info.get("failed", [])]:
         line = f"{len(failed)} members diverged at every attempt and are left out: lower the learning rate"
         warnings.warn(line, ConvergenceWarning, stacklevel=3)

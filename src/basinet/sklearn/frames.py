@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from ..data import Rules, Table
-from ..data.columns import REMEDY
-from ..data.frames import Framed, is_frame, table_of
-from ..data.values import listed, missing
+from ..tables import Rules, Table
+from ..tables.frames import Framed, is_frame, table_of
+from ..tables.values import listed, missing
+from ..tables.wording import imputing
 
 FEWEST = 5  # rows to learn from
 
@@ -44,7 +44,7 @@ def refuse_missing(table: Table, way: str) -> None:
     gaps = {name: int(missing(values).sum()) for name, values in table.columns.items()}
     if empty := {name: count for name, count in gaps.items() if count}:
         got = f"{sum(empty.values()):,} missing ones (NaN or None) in {listed(empty, 5)}"
-        raise ValueError(f"{table.name}: expected a value in every cell, got {got}; {REMEDY}")
+        raise ValueError(f"{table.name}: expected a value in every cell, got {got}; {imputing()}")
 
 
 def rules_of(table: Table, categories: Iterable[str], estimator: Any) -> Rules:
@@ -54,18 +54,18 @@ def rules_of(table: Table, categories: Iterable[str], estimator: Any) -> Rules:
     asked = [names[c] if isinstance(c, (int, np.integer)) else str(c) for c in estimator.categories]
     if strange := [c for c in asked if c not in names]:
         raise ValueError(f"expected categories among the columns of X, {listed(names)}, got {listed(strange)}")
-    told = (*asked, *(c for c in categories if c not in asked))
+    named = (*asked, *(c for c in categories if c not in asked))
     constant = [name for name, values in table.columns.items() if name not in asked and _is_constant(values)]
     drop = constant if len(constant) < len(names) else []
-    text = {name for name, values in table.columns.items() if values.dtype.kind == "O" and name not in told}
+    text = {name for name, values in table.columns.items() if values.dtype.kind == "O" and name not in named}
     keep = [name for name in names if name not in drop and (name not in text or name in constant)]
     return Rules(
         kind=estimator._kind,
         missing=estimator.missing,
         unseen=estimator.unseen,
-        keep=tuple(name for name in keep if name not in told),
+        keep=tuple(name for name in keep if name not in named),
         drop=tuple(drop),
-        categories=tuple(name for name in told if name not in drop),
+        categories=tuple(name for name in named if name not in drop),
         split="random",
     )
 

@@ -12,8 +12,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import assert_all_finite
 from torch.distributions import Categorical, MixtureSameFamily
 
-from ..data.targets import Real
 from ..predict import Predictive
+from ..problem.distributions import parameters_of, remade
+from ..problem.warps import WarpedNormal
+from ..tables.targets import Real
 from .estimator import Estimator
 from .frames import DataWarning
 
@@ -88,8 +90,8 @@ class BasinetRegressor(RegressorMixin, Estimator):
         parts = [
             np.stack([self._target.back(p.quantile(float(level))) for level in levels], 1) for p in self._predictives(X)
         ]
-        found = np.concatenate(parts)
-        return found[:, 0] if np.ndim(q) == 0 else found
+        quantiles = np.concatenate(parts)
+        return quantiles[:, 0] if np.ndim(q) == 0 else quantiles
 
     @property
     def _target(self) -> Real:
@@ -101,16 +103,20 @@ class BasinetRegressor(RegressorMixin, Estimator):
         """The mixture in units of y: each component is moved and stretched as y was for the network."""
         mixture: Any = predictive.to_distribution()
         parts, target = mixture.component_distribution, self._target
-        given = {name: getattr(parts, name).squeeze(1).double() for name in parts.arg_constraints}
-        given |= {"loc": target.mean + target.sd * given["loc"], "scale": target.sd * given["scale"]}
+        given = {name: x.squeeze(1).double() for name, x in parameters_of(parts).items()}
+        if isinstance(parts, WarpedNormal):
+            moved: Any = WarpedNormal(given["loc"], given["scale"], parts.warp.in_units(target.mean, target.sd))
+        else:
+            given |= {"loc": target.mean + target.sd * given["loc"], "scale": target.sd * given["scale"]}
+            moved = remade(parts, given)
         mass = mixture.mixture_distribution.probs.squeeze(1).double()
-        return MixtureSameFamily(Categorical(probs=mass), type(parts)(**given))
+        return MixtureSameFamily(Categorical(probs=mass), moved)
 
     def _joined(self, parts: list[Any]) -> MixtureSameFamily:
         kinds = [part.component_distribution for part in parts]
-        given = {name: torch.cat([getattr(kind, name) for kind in kinds]) for name in kinds[0].arg_constraints}
+        given = {name: torch.cat([getattr(kind, name) for kind in kinds]) for name in parameters_of(kinds[0])}
         mass = torch.cat([part.mixture_distribution.probs for part in parts])
-        return MixtureSameFamily(Categorical(probs=mass), type(kinds[0])(**given))
+        return MixtureSameFamily(Categorical(probs=mass), remade(kinds[0], given))
 
 
 def _column(x: torch.Tensor) -> np.ndarray:

@@ -17,11 +17,11 @@ from collections.abc import Collection
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.model import Model
 from ..core.noise import Noise
-from ..core.tree import Params, leaves, move, take, unravel
+from ..core.tree import Params, leaves, move, ravel, size, take, unravel
 from ..data import Data, Stream, some
 from ..layers import Taps
 from ..layers.altered import Altered
@@ -70,7 +70,7 @@ def kinds(problem: Problem, data: Data | Stream, names: Collection[str], estimat
 def perturbed(
     centre: Params, scale: Params, chosen: dict[str, str], problem: Problem, examples: int, noise: Noise
 ) -> tuple[Params, Params]:
-    """What a pass over so many examples is given: params, drawn but for those of layers that are perturbed inside of
+    """What a pass over `examples` examples is given: params, drawn but for those of layers that are perturbed inside of
     it (`chosen`: their kinds), and buffers for these, empty for other layers that could be."""
     network, buffers, inside = problem.network, Params(), set[str]()
     like = next(iter(centre.values()))
@@ -86,16 +86,23 @@ def perturbed(
         else:
             buffers[name] = empty
     drawn = {n: x for n, x in scale.items() if n not in inside}
-    z = normals(drawn | wanted, noise)
-    return centre | {n: centre[n] + s * z[n] for n, s in drawn.items()}, buffers | {n: z[n] for n in wanted}
+    z = _standard(drawn | wanted, noise)
+    if drawn:  # as one vector: many small tensors take longer than what is computed
+        count = size(drawn)
+        moved = ravel({n: centre[n] for n in drawn}) + ravel(drawn) * z[:count]
+        centre, z = centre | unravel(moved, drawn), z[count:]
+    return centre, buffers | unravel(z, wanted)
 
 
 def normals(like: Params, noise: Noise) -> Params:
     """Standard normal numbers, all read at once: a key for each tensor would take longer than its numbers."""
-    if not like:
-        return {}
-    first = next(iter(like.values()))
-    return unravel(noise.normal(first.new_empty(sum(x.numel() for x in like.values()))), like)
+    return unravel(_standard(like, noise), like)
+
+
+def _standard(like: Params, noise: Noise) -> Tensor:
+    """Standard normal numbers for all tensors, as one vector."""
+    first = next(iter(like.values()), torch.empty(0))
+    return noise.normal(first.new_empty(size(like)))
 
 
 def _candidates(network: Model, names: Collection[str]) -> dict[str, nn.Module]:

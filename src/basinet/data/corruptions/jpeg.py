@@ -61,6 +61,7 @@ def rounded(x: Tensor, steps: Tensor) -> Tensor:
     batch, channels, height, width = x.shape
     matrix, steps = cosines().to(x), steps.to(x)
     blocks = x.reshape(batch, channels, height // 8, 8, width // 8, 8).transpose(3, 4)
-    found = matrix @ blocks @ matrix.T / steps
-    found = (found + 0.501).floor() * steps  # many lie half-way (sums of 64 integers over 8): up, whatever the rounding
-    return (matrix.T @ found @ matrix).transpose(3, 4).reshape(x.shape)
+    coefficients = matrix @ blocks @ matrix.T / steps
+    # many lie half-way (sums of 64 integers over 8): up, whatever the rounding
+    coefficients = (coefficients + 0.501).floor() * steps
+    return (matrix.T @ coefficients @ matrix).transpose(3, 4).reshape(x.shape)

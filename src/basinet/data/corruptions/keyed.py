@@ -12,7 +12,7 @@ from ...core.noise import Noise
 
 
 def normal(noise: Noise, shape: Sequence[int]) -> Tensor:
-    """Standard normal numbers (B, *shape): an image's depend on its key alone."""
+    """Standard normal numbers (B, *shape): an image's depend only on its key."""
     like = torch.empty(tuple(shape), device=noise.key.device)
     return lift(lambda key: Noise(key).normal(like))(noise.key)
 

@@ -16,7 +16,7 @@ from .jpeg import jpeg
 
 class Corruption(NamedTuple):
     group: str
-    change: Callable[..., Tensor]  # of images (B, C, H, W) in [0, 1], a key an image, and the values of a severity
+    change: Callable[..., Tensor]  # of images (B, C, H, W) in [0, 1], a key per image, and the values of a severity
     severities: tuple[tuple[float, ...], ...]
 
 
@@ -76,9 +76,14 @@ PIECE = 2**22  # numbers of an image batch that are corrupted at once, so that m
 def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, begin: int = 0) -> Tensor:
     """Images (B, C, H, W), grey or colour, in [0, 1] or uint8, corrupted; of the same shape, dtype and device.
 
-    `name` is one of `NAMES`, `severity` 1 to 5. Image i has its own noise, a function of seed, i and name alone, so a
+    `name` is one of `NAMES`, `severity` 1 to 5. Image i has its own noise, a function only of seed, i and name, so a
     slice is corrupted as in the whole: `begin` is the number that the first image here has in the whole. Severities
     share their noise. The work is done in float32, whatever the dtype.
+
+    >>> images = torch.full((2, 1, 8, 8), 0.5)
+    >>> foggy = corrupt(images, "fog", 3)
+    >>> foggy.shape, bool((foggy != images).any())
+    (torch.Size([2, 1, 8, 8]), True)
     """
     change, values = _asked(name, severity)
     _check(images)

@@ -14,7 +14,7 @@ from .likelihood import LabelLikelihood
 
 @dataclass(frozen=True, kw_only=True)
 class Bernoulli(LabelLikelihood):
-    """Independent labels from logits, one an output: multi-label, or two classes from one output. Targets are 0 or 1
+    """Independent labels from logits, one per output: multi-label, or two classes from one output. Targets are 0 or 1
     (or booleans), in the shape of the outputs."""
 
     def logits(self, outputs: Tensor, learned: Params) -> Tensor:
@@ -25,4 +25,4 @@ class Bernoulli(LabelLikelihood):
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         aligned(outputs, targets)
-        check_whole(self, targets, 1, "one output a label; for class indices use Categorical")
+        check_whole(self, targets, 1, "one output per label; for class indices use Categorical")

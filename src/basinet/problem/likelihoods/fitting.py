@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 def aligned(outputs: Tensor, targets: Tensor) -> Tensor:
     """Targets in the shape of the outputs: (B,) becomes (B, 1) where the network ends in one output. Never
-    broadcast."""
+    broadcast.
+
+    >>> aligned(torch.zeros(3, 1), torch.ones(3)).shape
+    torch.Size([3, 1])
+    """
     return in_shape(targets, outputs.shape)
 
 
@@ -37,22 +41,32 @@ def weighted(each: Tensor, weights: Tensor | None) -> Tensor:
         return each
     if weights.dim() > each.dim():
         raise ValueError(
-            f"expected one weight an example, got weights {tuple(weights.shape)} for log densities "
+            f"expected one weight per example, got weights {tuple(weights.shape)} for log densities "
             f"{tuple(each.shape)}: this likelihood is no product over the elements of the targets"
         )
     return weights.reshape(weights.shape + (1,) * (each.dim() - weights.dim())) * each
 
 
 def check_real(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
-    """What every likelihood over real numbers asks of outputs and targets."""
+    """What every likelihood over real numbers asks of outputs and targets.
+
+    >>> check_real(bn.likelihoods.Gaussian(), torch.zeros(3, 1), torch.zeros(3, 1))
+    """
     name = type(likelihood).__name__
     if not targets.is_floating_point():
         raise ValueError(f"{name} expects floating-point targets, got {targets.dtype}: use targets.float()")
     aligned(outputs, targets)
 
 
+class OneClass(ValueError):
+    """Targets of one class only: nothing to learn from by themselves, but a batch of a stream may be such."""
+
+
 def check_classes(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
-    """What every likelihood over classes asks of outputs and targets."""
+    """What every likelihood over classes asks of outputs and targets.
+
+    >>> check_classes(bn.likelihoods.Categorical(), torch.zeros(2, 3), torch.tensor([0, 2]))
+    """
     name = type(likelihood).__name__
     if outputs.dim() < 2 or outputs.shape[-1] < 2:
         raise ValueError(
@@ -75,8 +89,8 @@ def check_classes(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> N
             "relabel the classes or widen the network's last layer"
         )
     if low == high:
-        raise ValueError(
-            f"expected at least two classes among the targets, got class {low} alone: there is nothing to tell apart"
+        raise OneClass(
+            f"expected at least two classes among the targets, got only class {low}: there is nothing to tell apart"
         )
 
 

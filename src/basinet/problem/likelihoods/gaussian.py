@@ -20,7 +20,7 @@ class Gaussian(RealLikelihood):
     """y = outputs + noise of one standard deviation, or one for each output; known, or learned with the weights (its
     logarithm, flat prior)."""
 
-    noise: Scale = 1.0  # sd of the noise in units of the target: a number or one an output; the start where learned
+    noise: Scale = 1.0  # sd of the noise in units of the target: a number or one per output; the start where learned
     learned: bool = False  # learn it: an entry likelihood.log_noise of the params
 
     def __post_init__(self) -> None:

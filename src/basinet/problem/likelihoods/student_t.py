@@ -26,7 +26,7 @@ class StudentT(RealLikelihood):
     """Robust regression: targets far from the outputs pull less than under a Gaussian."""
 
     df: float = 4.0  # nu, degrees of freedom; over 2, where the variance s^2 nu / (nu - 2) exists
-    scale: Scale = 1.0  # s in units of the target: a number, or one an output; the start value where it is learned
+    scale: Scale = 1.0  # s in units of the target: a number, or one per output; the start value where it is learned
     learned: bool = False  # learn the scale: an entry likelihood.log_scale of the params
 
     def __post_init__(self) -> None:

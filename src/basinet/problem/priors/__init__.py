@@ -1,4 +1,4 @@
-"""Priors: what is believed of the parameters before any data. One file a prior.
+"""Priors: what is believed of the parameters before any data. One file per prior.
 
 Your own is a frozen dataclass derived from `Prior`: an energy, its normaliser and a way to draw; it saves as these do.
 """

@@ -60,11 +60,11 @@ class FromFamily(Prior):
         return {n: drawn[n] for n in like}
 
     def check(self, params: Params) -> None:
-        found = {n: tuple(x.shape) for n, x in self._example().items()}
-        if difference := describe_difference({n: tuple(x.shape) for n, x in params.items()}, found):
+        shapes = {n: tuple(x.shape) for n, x in self._example().items()}
+        if difference := describe_difference({n: tuple(x.shape) for n, x in params.items()}, shapes):
             raise ValueError(
-                f"the prior's family does not fit the model's parameters: {difference}. It must be over the network's "
-                "parameters alone, of one member"
+                f"the prior's family does not fit the model's parameters: {difference}. It must cover only the "
+                "network's parameters, of one member"
             )
 
     def _example(self) -> Params:

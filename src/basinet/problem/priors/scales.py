@@ -1,4 +1,4 @@
-"""The scale of each parameter tensor: one for all, one a layer, or by fan."""
+"""The scale of each parameter tensor: one for all, one per layer, or by fan."""
 
 from __future__ import annotations
 

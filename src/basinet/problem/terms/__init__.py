@@ -1,4 +1,4 @@
-"""Terms: what else is known beside the data and the prior. One file a term.
+"""Terms: what else is known beside the data and the prior. One file per term.
 
     problem = bn.Problem(network, likelihood, prior, terms=[bn.terms.Observations(x, y, likelihood=precise)])
 

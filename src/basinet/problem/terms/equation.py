@@ -45,7 +45,7 @@ class Equation(Term, kind="term"):
 
     inputs: Any  # collocation points: any tree of tensors, each (M, ...)
     scale: float = 1.0  # standard deviation of the residual at a point, in its units
-    batch_size: int | None = None  # points a step, drawn anew each time; None: all
+    batch_size: int | None = None  # points per step, drawn again each time; None: all
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:
@@ -77,18 +77,18 @@ class Equation(Term, kind="term"):
         if problem.network.norms:
             raise ValueError(
                 f"{type(self).__name__} differentiates the network at one point, and its norm layers "
-                f"({', '.join(problem.network.norms)}) mix the points of a batch: take layer or group norm"
+                f"({', '.join(problem.network.norms)}) mix the points of a batch: use layer or group norm"
             )
         like = next(iter(point.params.values()))
         x = move(take(self.inputs, 0), like.device, like.dtype)
         try:
             with torch.no_grad():
-                found = self.residual(lambda x: problem.outputs(*point, tree_map(lambda y: y[None], x))[0][0], x)
+                residual = self.residual(lambda x: problem.outputs(*point, tree_map(lambda y: y[None], x))[0][0], x)
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             raise ValueError(f"the residual of {type(self).__name__} does not run at a point: {error}") from error
-        if not isinstance(found, Tensor) or not bool(found.isfinite().all()):
-            raise ValueError(f"expected a residual of finite numbers as a tensor, got {found!r}")
+        if not isinstance(residual, Tensor) or not bool(residual.isfinite().all()):
+            raise ValueError(f"expected a residual of finite numbers as a tensor, got {residual!r}")
 
     def _energy(self, outputs: Outputs, x: Any, noise: Noise | None) -> Tensor:
-        found = self.residual(lambda x: outputs(tree_map(lambda y: y.unsqueeze(0), x), noise)[0], x)
-        return found.square().sum() / (2 * self.scale**2)
+        residual = self.residual(lambda x: outputs(tree_map(lambda y: y.unsqueeze(0), x), noise)[0], x)
+        return residual.square().sum() / (2 * self.scale**2)

@@ -30,7 +30,7 @@ class Observations(Term):
     targets: Tensor  # (M, ...)
     likelihood: Likelihood  # how these targets follow from outputs
     weights: Tensor | None = None  # (M,), or like targets: multiply the log likelihood; 0 masks
-    batch_size: int | None = None  # examples a step, drawn anew each time; None: all
+    batch_size: int | None = None  # examples per step, drawn again each time; None: all
 
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):

@@ -32,7 +32,7 @@ class Term(Saved, kind="term"):
     """
 
     tempered: ClassVar[bool] = True  # divided by T always, as a likelihood is; False: as the prior is
-    batch_size: int | None = None  # points a step, drawn anew with the step's noise; None: all
+    batch_size: int | None = None  # points per step, drawn again with the step's noise; None: all
 
     @property
     @abstractmethod

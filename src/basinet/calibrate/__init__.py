@@ -1,0 +1,1 @@
+"""Calibration by validation data: temperatures, weights of members, conformal sets. In several layers."""

@@ -1,0 +1,286 @@
+"""A table replayed in time: each batch of rows is predicted, scored, and then learned from (prequential).
+
+The first rows fit the encoder, train the network and its noise, and are the first batch of a filter; the rest is the
+stream. All that a stream has counted travels in the posterior's `info`, so that one folder, written in one move, is
+where it goes on: a kill loses at most what is computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from ..calibrate.conformal_sets import Conformal, Kind, class_scores
+from ..core.registry import Saved
+from ..data import Data
+from ..engine import Engine
+from ..filters import Alarm, Filter
+from ..filters.tracking import AdaptiveConformal
+from ..fit import fit
+from ..methods.map import MAP
+from ..networks import MLP
+from ..online import online
+from ..pool import FileError, decode, encode, fingerprint, read_json, write_json
+from ..posterior import Posterior
+from ..predict import NumberPredictive
+from ..problem import Problem
+from ..problem.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from ..problem.priors import Normal
+from ..saving import load
+from .encoder import Encoder, check_encoder
+from .load import Say, fit_table
+from .rules import Rules
+from .table import Table
+from .values import missing, refuse, shown, typed
+
+STREAM, STATE = "stream.json", "state"
+WAITING = 1000  # rows without a target that are looked at again when a file has grown
+EPOCHS = 300  # over the first rows
+LIKELIHOODS: dict[str, Likelihood] = {
+    "classes": Categorical(),
+    "labels": Bernoulli(),
+    "real": Gaussian(noise=0.5, learned=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Saved):
+    """What a stream is: it goes on only as what it began as."""
+
+    kind: ClassVar[str] = "plan"
+
+    target: str
+    time: str
+    method: Filter
+    first: int = 100  # rows that train the network before the stream begins
+    batch: int = 10  # rows that are predicted, then learned from
+    level: float = 0.9  # of the adaptive conformal intervals
+    hidden: tuple[int, ...] = (20,)  # widths of the network; none: a linear model
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.first < 5 or self.batch < 1:
+            raise ValueError(f"expected at least 5 first rows and 1 row in a batch, got {self.first} and {self.batch}")
+        if not 0 < self.level < 1:
+            raise ValueError(f"expected a level between 0 and 1, got {self.level}")
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A stream after some of its rows."""
+
+    plan: Plan
+    encoder: Encoder
+    posterior: Posterior  # with what was counted, in info["stream"]
+
+    @property
+    def counted(self) -> dict[str, Any]:
+        """Rows done, skipped and late; sums of scores; alarm and intervals."""
+        return self.posterior.info["stream"]
+
+    def steps(self, table: Table) -> Iterator[tuple[Replay, dict[str, Any]]]:
+        """After each batch that the table still has: the stream, and a record of the batch."""
+        table, times = self._checked(table)
+        here, done = self, self.counted["row"]
+        for begin in range(done, table.n, self.plan.batch):
+            rows = np.arange(begin, min(begin + self.plan.batch, table.n))
+            here, record = here._step(table, rows, times)
+            yield here, record
+
+    def save(self, folder: Path) -> None:
+        """Writes what the stream is, once, and where it stands."""
+        if not (folder / STREAM).exists():
+            write_json(folder / STREAM, {"plan": encode(self.plan, {}), "encoder": encode(self.encoder, {})})
+        self.posterior.save(folder / STATE)
+
+    @staticmethod
+    def load(folder: Path) -> Replay:
+        """What `save` wrote."""
+        content = read_json(folder / STREAM)
+        try:
+            plan, encoder = decode(content["plan"], {}), decode(content["encoder"], {})
+            check_encoder(encoder)
+            if not isinstance(plan, Plan):
+                raise ValueError("expected a plan")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FileError(folder / STREAM, f"it is damaged: {error}") from error
+        posterior = load(folder / STATE, lambda: _network(encoder, plan))
+        counted = posterior.info.get("stream", {})
+        if posterior.recipe != plan.method or counted.get("of") != fingerprint(encode(encoder, {})):
+            raise FileError(folder / STATE, f"it is the state of another stream than {STREAM}: begin another")
+        return Replay(plan, encoder, posterior)
+
+    def _checked(self, table: Table) -> tuple[Table, np.ndarray]:
+        """Rows by time, of which the first must be those that were streamed."""
+        table, times = ordered(table, self.plan.time)
+        done = self.counted["row"]
+        if done > table.n or _digest(times[:done]) != self.counted["times"]:
+            raise ValueError(
+                f"{table.name}: its first {done:,} rows by {shown(self.plan.time)} are not those of this stream: new "
+                "rows must be later than all that were streamed; begin another stream for other data"
+            )
+        return table, times
+
+    def caught_up(self, table: Table) -> Replay:
+        """After targets that were missing and have come since: they are learned from late, out of their order."""
+        table, _ = self._checked(table)
+        waiting = self.counted["waiting"]
+        gone = missing(table.column(self.plan.target))
+        come = [row for row in waiting if not gone[row]]
+        if not come:
+            return self
+        part = table.take(np.array(come))
+        posterior = self.posterior.update((self.encoder.inputs(part), self.encoder.targets(part)))
+        left = [row for row in waiting if row not in set(come)]
+        return self._counting(posterior, waiting=left, late=self.counted["late"] + len(come))
+
+    def _step(self, table: Table, rows: np.ndarray, times: np.ndarray) -> tuple[Replay, dict[str, Any]]:
+        part, before = table.take(rows), self.counted
+        gone = missing(part.column(self.plan.target))
+        unknown = [int(row) for row in rows[gone]]
+        after = {
+            "row": int(rows[-1]) + 1,
+            "times": _digest(times[: rows[-1] + 1]),
+            "skipped": before["skipped"] + len(unknown),
+            "waiting": (before["waiting"] + unknown)[-WAITING:],
+        }
+        record: dict[str, Any] = {"row": after["row"], "at": str(times[rows[0]]), "n": int((~gone).sum())}
+        if gone.all():
+            return self._counting(self.posterior, **after), record | {"skipped": len(unknown)}
+        known = part.take(~gone)
+        data = Data(self.encoder.inputs(known), self.encoder.targets(known))
+        seen, after_scores = self._scored(data)
+        posterior = self.posterior.update((data.inputs, data.targets))
+        learned = self._counting(posterior, **after, **after_scores)
+        return learned, record | {"skipped": len(unknown)} | seen | {"running": learned.running()}
+
+    def _scored(self, data: Data) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What predictions before the targets were worth, for the record and for what is counted."""
+        before = self.counted
+        tracker, alarm = AdaptiveConformal(**before["intervals"]), Alarm(**before["alarm"])
+        kind: Kind = "scaled" if self.encoder.target.what == "real" else "lac"
+        rule = Conformal(kind, self.plan.level, tracker.threshold, max(1, tracker.count))
+        predictive = replace(self.posterior, conformal=rule).predict(data.inputs, seed=self.plan.seed)
+        nll = -predictive.log_prob(data.targets).double()
+        sums, n = dict(before["sums"]), data.n
+        if isinstance(predictive, NumberPredictive):
+            error = (predictive.mean - data.targets).double()
+            scores = predictive.conformal_scores(data.targets, rule)
+            low, high = (edge.double() for edge in predictive.conformal_interval)
+            width = float((high - low).sum())
+            shown_scores = {"rmse": float(error.square().mean().sqrt())}
+            sums["squares"] += float(error.square().sum())
+            sd, mean = self.encoder.target.sd, self.encoder.target.mean  # type: ignore[attr-defined]
+            edges = {"target": data.targets, "low": low, "high": high}
+            extra = {name: mean + sd * float(x.mean()) for name, x in edges.items()}
+        else:
+            right = predictive.probs.argmax(-1) == data.targets
+            scores = class_scores(predictive.probs, rule).gather(-1, data.targets[:, None]).squeeze(-1)
+            width = float(predictive.conformal_set.sum())
+            shown_scores = {"accuracy": float(right.double().mean())}
+            sums["right"] += float(right.sum())
+            extra = {"confidence": float(predictive.probs.amax(-1).mean())}
+        tracked = tracker.after(scores.reshape(-1).tolist())
+        sums |= {"n": sums["n"] + n, "nll": sums["nll"] + float(nll.sum()), "width": sums["width"] + width}
+        alarm = alarm.after(float(nll.mean()))
+        raised = alarm.raised
+        alarm = Alarm() if raised else alarm
+        own = self._units({"nll": float(nll.mean()), "interval_width": width / n, **shown_scores})
+        held = (tracked.held - tracker.held) / n
+        seen = {**own, "coverage": held, "threshold": tracker.threshold, "alarm": raised, **extra}
+        alarms = before["alarms"] + int(raised)
+        return seen, {"intervals": asdict(tracked), "alarm": asdict(alarm), "alarms": alarms, "sums": sums}
+
+    def running(self) -> dict[str, float]:
+        """Scores of all predictions so far, in the target's own units."""
+        sums, n = self.counted["sums"], max(1, self.counted["sums"]["n"])
+        own = {"rmse": math.sqrt(sums["squares"] / n)} if self.encoder.target.what == "real" else {}
+        own = own or {"accuracy": sums["right"] / n}
+        scores = self._units({"nll": sums["nll"] / n, "interval_width": sums["width"] / n, **own})
+        return scores | {"coverage": AdaptiveConformal(**self.counted["intervals"]).coverage}
+
+    def _units(self, scores: dict[str, float]) -> dict[str, float]:
+        return self.encoder.scores(scores)
+
+    def _counting(self, posterior: Posterior, **changes: Any) -> Replay:
+        part = posterior.parts[0]
+        info = part.info | {"stream": self.counted | changes}
+        return replace(self, posterior=Posterior((replace(part, info=info),)))
+
+
+def begin(table: Table, plan: Plan, rules: Rules, say: Say) -> Replay:
+    """A stream whose first rows are known. The noise that the network learns from them is known from then on."""
+    table, times = ordered(table, plan.time)
+    known = ~missing(table.column(plan.target))
+    if known.sum() <= plan.first:
+        raise ValueError(
+            f"{table.name}: expected more than the {plan.first:,} first rows with a target to stream, got "
+            f"{int(known.sum()):,}: use fewer, --first"
+        )
+    end = int(np.flatnonzero(known)[plan.first - 1]) + 1
+    whole = table.take(known)
+    share = plan.first / whole.n
+    encoder, _ = fit_table(whole, plan.target, replace(rules, split=f"time:{plan.time}"), (share, 1 - share), say=say)
+    if encoder.target.what == "labels":
+        raise ValueError("a stream is of classes or real numbers, and the target is several labels: name one column")
+    head = table.take(slice(0, end)).take(known[:end])
+    data = Data(encoder.inputs(head), encoder.targets(head))
+    problem = Problem(lambda: _network(encoder, plan), LIKELIHOODS[encoder.target.what], Normal(scale="lecun"))
+    quiet = Engine(device="cpu", progress=False)
+    start = fit(MAP(epochs=EPOCHS, batch_size=min(64, data.n)), problem, data, seed=plan.seed, engine=quiet)
+    posterior = online(plan.method, problem, start=start).update((data.inputs, data.targets))
+    level = 1.645 if encoder.target.what == "real" else plan.level
+    counted = {
+        "of": fingerprint(encode(encoder, {})),
+        "row": end,
+        "times": _digest(times[:end]),
+        "skipped": int((~known[:end]).sum()),
+        "late": 0,
+        "waiting": [int(row) for row in np.flatnonzero(~known[:end])][-WAITING:],
+        "alarms": 0,
+        "alarm": asdict(Alarm()),
+        "intervals": asdict(AdaptiveConformal(plan.level, threshold=level)),
+        "sums": {"n": 0, "nll": 0.0, "squares": 0.0, "right": 0.0, "width": 0.0},
+    }
+    part = posterior.parts[0]
+    return Replay(plan, encoder, Posterior((replace(part, info=part.info | {"stream": counted}),)))
+
+
+def ordered(table: Table, time: str) -> tuple[Table, np.ndarray]:
+    """The rows from the earliest to the latest, and their times; rows of one time stay as the file has them."""
+    values = typed(table.column(time))
+    label = f"{table.name}: column {shown(time)}"
+    refuse(missing(values), values, label, "a stream expected a time in every row")
+    if values.dtype.kind == "O":
+        raise ValueError(f"{label}: a stream expected dates such as 2024-05-31 or numbers, got {shown(values[0])}")
+    order = np.argsort(values, kind="stable")
+    return table.take(order), values[order]
+
+
+class Straight(nn.Module):
+    """A linear function plus a network: what comes later lies beyond what was seen, where the first goes on."""
+
+    def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+        self.bent = MLP(inputs, outputs, hidden=hidden, activation=nn.Tanh) if hidden else None
+
+    def forward(self, inputs: Tensor) -> Tensor:  # (B, inputs) -> (B, outputs)
+        straight = self.linear(inputs)
+        return straight if self.bent is None else straight + self.bent(inputs)
+
+
+def _network(encoder: Encoder, plan: Plan) -> nn.Module:
+    return Straight(len(encoder.features), encoder.target.outputs, plan.hidden)
+
+
+def _digest(times: np.ndarray | Tensor) -> str:
+    """Of the times of rows, which say that a file has the same past."""
+    return sha256(np.ascontiguousarray(times).tobytes()).hexdigest()[:16]

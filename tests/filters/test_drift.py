@@ -1,0 +1,137 @@
+"""How filters forget: each part against its formula, and what it does on a stream that changes."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import basinet as bn
+from basinet.core.tree import ravel, take
+from basinet.curvature.updating import covariance_of
+from basinet.data import Piece
+from basinet.filters import AdaptiveForget, Change, Forget, Shrink
+from basinet.testing.exact import conjugate
+
+EXACT = conjugate()
+X, Y = EXACT.data.inputs, EXACT.data.targets
+FULL = {
+    "Kalman": bn.Kalman(),
+    "EKF": bn.EKF(centre="prior"),
+    "LOFI": bn.LOFI(rank=3, centre="prior"),
+    "RVGA": bn.RVGA(centre="prior", draws=2),
+}
+
+
+def stream(seed=0, n=400):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, dtype=torch.float64, generator=generator)
+    before, after = torch.tensor([1.0, -1.0, 0.5]).double(), torch.tensor([-1.0, 1.0, 0.5]).double()
+    y = torch.where(torch.arange(n) < n // 2, x @ before, x @ after)
+    return x, y + 0.5 * torch.randn(n, dtype=torch.float64, generator=generator), before, after
+
+
+def one(posterior):
+    return take(posterior.parts[0].family, 0)
+
+
+def moments(family):
+    return ravel(family.mean().params), covariance_of(family, family.centre)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_evidence_of_batches_is_that_of_all_data(name):
+    recipe, total = FULL[name], 0.0
+    posterior = bn.online(recipe, EXACT.problem)
+    for part in torch.arange(40).split(9):
+        total += recipe.log_evidence(one(posterior), EXACT.problem, Piece(X[part], Y[part], None))
+        posterior = posterior.update((X[part], Y[part]))
+    assert total == pytest.approx(EXACT.log_evidence, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "recipe", [bn.Kalman(), bn.LOFI(rank=3, centre="prior"), bn.EKF(structure="diagonal", centre="prior")]
+)
+def test_shrinking_goes_back_to_a_normal_prior(recipe):
+    family = one(bn.online(recipe, EXACT.problem).update((X, Y)))
+    mean, covariance = moments(family)
+    kept, identity = 0.98**5, torch.eye(3).double()
+    after = moments(Shrink(0.98, scale=2.0).after(family, 5))
+    torch.testing.assert_close(after[0], kept * mean)
+    torch.testing.assert_close(after[1], kept**2 * covariance + (1 - kept**2) * 4 * identity)
+    long_after = moments(Shrink(0.98, scale=2.0).after(family, 10_000))
+    torch.testing.assert_close(long_after[1], 4 * identity, rtol=1e-5, atol=1e-5)
+    assert float(long_after[0].abs().max()) < 0.01
+
+
+def test_the_rate_is_the_one_under_which_the_batch_is_most_probable():
+    every, targets, _, _ = stream()
+    family = one(bn.online(bn.Kalman(), EXACT.problem).update((every[:150], targets[:150])))
+    rates, chosen_rates = (1.0, 0.99, 0.9), []
+    for rows in (slice(150, 170), slice(250, 270)):  # before and after the change
+        x, y, probable = every[rows], targets[rows], {}
+        for rate in rates:
+            mean, covariance = moments(family.scaled(rate**-20))
+            predicted = torch.distributions.MultivariateNormal(x @ mean, x @ covariance @ x.T + 0.25 * torch.eye(20))
+            probable[rate] = float(predicted.log_prob(y))
+        best = max(probable, key=probable.__getitem__)
+        chosen_rates.append(best)
+        recipe = bn.Kalman(drift=AdaptiveForget(rates), batch_size=20)
+        chosen = recipe.step(family, EXACT.problem, Piece(x, y, None))
+        expected = bn.Kalman(drift=Forget(best), batch_size=20).step(family, EXACT.problem, Piece(x, y, None))
+        torch.testing.assert_close(moments(chosen)[0], moments(expected)[0])
+    assert chosen_rates == [1.0, 0.9]
+
+
+@pytest.mark.parametrize("drift", [AdaptiveForget(), Change(0.005, scale=1.5)], ids=["AdaptiveForget", "Change"])
+def test_the_past_is_kept_while_it_explains_and_left_when_it_does_not(drift):
+    x, y, before, after = stream()
+    static, moving = (bn.online(bn.Kalman(drift=d), EXACT.problem) for d in (None, drift))
+    errors = []
+    for part in torch.arange(400).split(5):
+        static, moving = (p.update((x[part], y[part])) for p in (static, moving))
+        truth = before if int(part[0]) < 200 else after
+        errors.append([float((ravel(p.mean()) - truth).norm()) for p in (static, moving)])
+    assert errors[39][1] < 0.2  # before the change nothing is lost
+    assert errors[-1][1] < 0.2 < 1.0 < errors[-1][0]
+    assert errors[49][1] < 0.5 < errors[49][0]  # 50 examples after the change
+
+
+def test_a_change_that_is_as_probable_as_stated_without_data():
+    family = one(bn.online(bn.Kalman(), EXACT.problem).update((X, Y)))
+    change = Change(0.1, scale=1.5)
+    asked = []
+    halfway = change.given(family, 1, lambda candidate: asked.append(candidate) or 0.0)
+    torch.testing.assert_close(moments(halfway)[1], moments(change.after(family, 1))[1])
+    assert len(asked) == 2
+    anew = change.given(family, 1, lambda candidate: -1000.0 if candidate is family else 0.0)
+    torch.testing.assert_close(moments(anew)[1], 2.25 * torch.eye(3).double(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("drift", [AdaptiveForget(), Change(), Shrink()], ids=["AdaptiveForget", "Change", "Shrink"])
+def test_a_drift_is_saved_with_the_recipe_and_goes_on(drift, tmp_path):
+    def net():
+        return nn.Linear(3, 1, bias=False, dtype=torch.float64)
+
+    posterior = bn.online(bn.LOFI(rank=2, drift=drift), EXACT.problem).update((X[:20], Y[:20]))
+    posterior.save(tmp_path / "half")
+    again = bn.load(tmp_path / "half", net)
+    assert again.recipe == posterior.recipe
+    both = [p.update((X[20:], Y[20:])).mean() for p in (posterior, again)]
+    assert torch.equal(ravel(both[0]), ravel(both[1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: AdaptiveForget(()), "expected rates"),
+        (lambda: AdaptiveForget((1.0, 0.0)), "expected rates"),
+        (lambda: Change(0.0), "expected a hazard"),
+        (lambda: Change(scale=math.inf), "expected a positive, finite scale"),
+        (lambda: Shrink(0.0), "expected a rate"),
+        (lambda: Shrink(scale=0.0), "expected a positive, finite scale"),
+    ],
+)
+def test_what_means_nothing_is_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()

@@ -1,0 +1,132 @@
+"""Words: idioms that docs/style.md lists stay out of code, messages and documentation, and locals say what they are."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import basinet
+
+ROOT = Path(basinet.__file__).parents[2]
+PROSE = sorted(
+    path
+    for pattern in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/**/*.md",
+        "docs/tools/*.py",
+        "src/**/*.py",
+        "src/**/*.js",
+        "studies/**/*.py",
+    )
+    for path in ROOT.glob(pattern)
+    if path != ROOT / "docs" / "style.md"  # which lists them
+)
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+COUNTED = (
+    "one|examples|steps|nats|rows?|values?|outputs?|samples?|keys?|files?|entry|records?|bytes|pass|passes|gradients"
+    "|draws?|arrays|weights?|probability|factors?|points|members|numbers?|lines?|images?|inputs|seconds|ms|parameters"
+)
+UNITS = (
+    "member|row|input|step|layer|class|column|example|method|draw|chain|second|parameter|output|group|call|batch|set"
+    "|label|target|file|image|value|run|pass|gradient|split|sample|filter|process|GPU|recipe|question|network"
+    "|prediction|element|kind|seed|record|likelihood|prior|term|fold|epoch|tensor|part|place"
+)
+IDIOMS = {
+    "one X per Y": rf"\b(?:{COUNTED}) an? (?:{UNITS})\b",
+    "this many": r"\bso many\b(?! \w+ that\b)",
+    "restarts, again": r"\b(?:starts?|started|begins?|fitted|trained|saved) anew\b",
+    "resumes": r"\b(?:goes|go) on where it (?:was|stopped)\b",
+    "whether a or b": r"\bbe it\b",
+    "estimated": r"\bforetold\b",
+    "corrects": r"\bmends?\b",
+    "risk against coverage": r"[Ww]hat one gains",
+    "of your own": r"\bone's own\b",
+    "on its own, with others": r"\bin (?:any )?company\b",
+    "if nothing is given": r"\bwhere a person says\b",
+    "if there is one": r"\bwhere there (?:is one|are any)\b",
+    "resumes from, continues from": r"\b(?:goes?|going|went) on from\b",
+    "the same command again resumes": r"\bcommand goes on\b",
+    "forever, always": r"\bfor ever\b",
+    "significantly": r"\bbeyond chance\b",
+    "not significantly different": r"\bcannot be told (?:apart|from)\b|\bnot to be told\b",
+    "favours, is too good": r"\bflatters?\b",
+    "contains the truth": r"\bholds? the truth\b|\bhold what they promise\b",
+    "no evidence against": r"\bspeaks? against\b",
+    "does not follow": r"\banother law\b",
+    "got lost": r"\b(?:went|gone) astray\b",
+    "needs none": r"\bdoes without\b",
+    "set by validation data": r"\bvalidation data tell\b",
+    "says very little": r"\bhardly anything\b",
+    "you can afford": r"\ball you can pay for\b",
+}
+LEFT = {  # where the words stand side by side and mean something else
+    "src/basinet/compare/measure.py: passes a prediction",  # "that a prediction takes"
+    "src/basinet/engine/cluster/driver.py: goes on from",  # what it prints is what its tests read
+    "src/basinet/core/where.py: parameters a method",  # "that a method is about"
+    "src/basinet/report/uncertainty.py: examples a row",  # "that a row is most certain of"
+    "src/basinet/tables/targets.py: outputs a network",  # "that a network needs"
+}
+MUTE = {"found", "made", "told"}
+
+
+def idioms(text: str) -> list[str]:
+    """What a text has of the list, line ends (and the marks of comments there) aside."""
+    flat = re.sub(r"\s*\n\s*(?:#(?!#) ?)?", " ", text)
+    return [match[0] for pattern in IDIOMS.values() for match in re.finditer(pattern, flat)]
+
+
+def mute(source: str) -> set[str]:
+    """Names that say only that something happened, of variables and arguments in functions."""
+    nodes, pending = [], [ast.parse(source)]
+    while pending:  # bodies of modules and classes, whose names are fields and constants
+        node = pending.pop()
+        if isinstance(node, (ast.Module, ast.ClassDef)):
+            pending += node.body
+        else:
+            nodes += [] if isinstance(node, (ast.Assign, ast.AnnAssign)) else list(ast.walk(node))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return MUTE & (names | {node.arg for node in nodes if isinstance(node, ast.arg)})
+
+
+def test_idioms_stay_out():
+    said = {f"{path.relative_to(ROOT).as_posix()}: {idiom}" for path in PROSE for idiom in idioms(path.read_text())}
+    assert not said - LEFT, "say it as docs/style.md does"
+    assert not LEFT - said, "these are gone: take them off the list"
+
+
+def test_names_say_what_a_thing_is():
+    here = {path.relative_to(ROOT / "src" / "basinet").as_posix() for path in SOURCES if mute(path.read_text())}
+    assert not here, "name the thing: a list of scores is `scores`"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("one row a method", 1),
+        ("128 examples\n    # a step", 1),
+        ("one row per method, at a step of the chain", 0),
+        ("members are spread over so many", 1),
+        ("so many steps that none is left", 0),
+        ("it starts anew, and mends that", 2),
+        ("the same command\n    goes on from there, worse beyond chance", 3),
+    ],
+)
+def test_an_idiom_is_found_in_prose(text, count):
+    assert len(idioms(text)) == count
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("def f():\n    found = 1", {"found"}),
+        ("class A:\n    told: str", set()),
+        ("def f(told): ...", {"told"}),
+        ("x.found = y.made(told=1)", set()),
+        ("def f():\n    print(made)", set()),
+    ],
+)
+def test_a_mute_name_is_found_in_code(source, names):
+    assert mute(source) == names
