@@ -64,7 +64,7 @@ def measure(row: str, folder: Path) -> dict[str, Any]:
 
 
 def _head(row: str, network: nn.Module, folder: Path) -> dict[str, Any]:
-    """The last layer alone, on what it is given: labels are those of the sample, one image a class."""
+    """The last layer alone, on what it is given: labels are those of the sample, one image per class."""
     features = torch.from_numpy(np.load(folder / FEATURES)["features"]).float()
     problem = bn.Problem(lambda: nn.Linear(1280, 1000), bn.likelihoods.Categorical())
     start = bn.Posterior.of(network._fc, problem)

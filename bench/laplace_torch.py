@@ -53,7 +53,7 @@ class Row(NamedTuple):
     widths: tuple[int, ...]
     n: int
     test: int
-    fit: tuple[str, float] | None = None  # what we hold ourselves to: so many times faster than whom
+    fit: tuple[str, float] | None = None  # what we hold ourselves to: how many times faster, and than whom
     predict: tuple[str, float] | None = None
 
     @property

@@ -144,7 +144,7 @@ def main() -> None:
                 "versions": versions(),
             }
             held = "" if target is None else f", {units:.2f} of {row.unit} (target {target:g})"
-            print(f"{row.name:28} {name:26} {1e3 * seconds:9.3f} ms a step, {ratio:5.2f} of plain{held}", flush=True)
+            print(f"{row.name:28} {name:26} {1e3 * seconds:9.3f} ms per step, {ratio:5.2f} of plain{held}", flush=True)
             write(chosen.out, record)
 
 

@@ -3,7 +3,7 @@
     python bench/scaling.py                  on the CPU (a few minutes)
     python bench/scaling.py --device cuda    on a GPU
 
-Each point trains stacked networks 64-H-H-10 in a process of its own: seconds a step are the best epoch's, and memory
+Each point trains stacked networks 64-H-H-10 in a process of its own: seconds per step are the best epoch's, and memory
 is the most that the process held beyond what it held before training. Beside it stands what the engine foretold. Ratios
 between points of one run are what to read; on a CPU the seconds are those of one machine on one day.
 """
@@ -59,7 +59,7 @@ def main() -> None:
         print(json.dumps(measure(**json.loads(chosen.one), device=chosen.device)))
         return
     for name, values in CURVES.items():
-        print(f"{name:>9} {'parameters':>10} {'ms a step':>9} {'a member':>9} {'MiB':>8} {'foretold':>8}")
+        print(f"{name:>9} {'parameters':>10} {'ms per step':>9} {'a member':>9} {'MiB':>8} {'foretold':>8}")
         for value in values:
             where = BASE | {name: value}
             found = apart(__file__, "--device", chosen.device, "--one", json.dumps(where))

@@ -21,6 +21,8 @@ from torch import nn
 import basinet as bn
 from basinet.networks import MLP
 
+sys.path.append(str(Path(__file__).parents[1]))  # where studies/ is
+
 
 def mlp_64() -> nn.Module:
     return MLP(64, 10, hidden=(200, 200))
@@ -64,7 +66,7 @@ def seconds(run: Callable[[], Any], device: str = "cpu") -> tuple[float, Any]:
 
 
 class Pace:
-    """An observer of `bn.fit`: seconds a step of the members that train at once, between one report on them and the
+    """An observer of `bn.fit`: seconds per step of the members that train at once, between one report on them and the
     next, by some clock."""
 
     def __init__(self, device: str, clock: Callable[[], float] = time.perf_counter) -> None:

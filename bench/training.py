@@ -99,7 +99,7 @@ def flops(row: Row, train: bn.Data) -> int:
 
 
 def matmul_rate() -> float:
-    """Floating-point operations a second of a large bf16 product on the GPU."""
+    """Floating-point operations per second of a large bf16 product on the GPU."""
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     for _ in range(3):
         a @ a
