@@ -1,10 +1,11 @@
-"""Draws the pictures of the documentation: `python docs/figures.py [FOLDER]` writes them beside this file.
+"""Draws the pictures of the documentation: `python docs/tools/figures.py [FOLDER]` writes them to docs/pictures.
 
 FOLDER holds the files of CIFAR-10 and Fashion-MNIST; without it, the pictures that show images are left as they are.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -15,16 +16,18 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
+from matplotlib.patches import Patch
 
 import basinet as bn
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs" / "pictures"
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"  # colours that colour-blind readers tell apart
 plt.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 110}
 
 
 def gaps() -> None:
-    """A deep ensemble on regression with gaps: what it knows of its own ignorance."""
+    """One network, a deep ensemble and chains of HMC on regression with gaps: what each knows of its own ignorance."""
     train = bn.datasets.load("gaps").train
     problem = bn.Problem(
         lambda: bn.networks.MLP(1, 1, hidden=(50, 50), activation=torch.nn.Tanh),
@@ -33,9 +36,11 @@ def gaps() -> None:
     )
     recipe = bn.MAP(epochs=2000, batch_size=None, optimizer=bn.optim.Adam(lr=bn.optim.Cosine(peak=0.02)))
     ensemble = bn.fit(recipe, problem, train, members=20, seed=0)
+    chains = bn.fit(bn.HMC(), problem, train, members=8, seed=0)
     x = torch.linspace(-1.5, 1.5, 400)[:, None]
-    _, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    for ax, posterior, title in ((axes[0], ensemble[0], "MAP"), (axes[1], ensemble, "deep ensemble, 20 members")):
+    _, axes = plt.subplots(1, 3, figsize=(11, 3.2), sharey=True)
+    panels = (ensemble[0], "one network"), (ensemble, "deep ensemble, 20 members"), (chains, "HMC, 8 chains")
+    for ax, (posterior, title) in zip(axes, panels):
         predictive = posterior.predict(x)
         mean, line = predictive.mean[:, 0], x[:, 0]
         low, high = (edge[:, 0] for edge in predictive.interval(0.95))
@@ -49,13 +54,13 @@ def gaps() -> None:
     axes[0].set_ylabel("y")
     axes[1].legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
     plt.tight_layout()
-    plt.savefig(HERE / "gaps.png")
+    plt.savefig(PICTURES / "gaps.png")
     plt.close()
 
 
 def size() -> None:
     """Scores against the number of members, from the committed records."""
-    lines = (HERE.parent / "results" / "size.jsonl").read_text().splitlines()
+    lines = (ROOT / "results" / "size.jsonl").read_text().splitlines()
     records = {r["data"]: r for r in map(json.loads, lines) if "curve" in r}
     _, axes = plt.subplots(2, 3, figsize=(9, 5), sharex=True)
     for row, (name, title) in zip(axes, (("digits", "digits"), ("fashion_mnist", "Fashion-MNIST"))):
@@ -72,14 +77,14 @@ def size() -> None:
         ax.set_xlabel("members")
     axes[0, 0].legend(frameon=False, fontsize=8)
     plt.tight_layout()
-    plt.savefig(HERE / "size.png")
+    plt.savefig(PICTURES / "size.png")
     plt.close()
 
 
 def pep() -> None:
     """Noise around trained points: log likelihood against sigma, and the gain along training, from the committed
     records."""
-    records = [json.loads(line) for line in (HERE.parent / "results" / "pep.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (ROOT / "results" / "pep.jsonl").read_text().splitlines()]
     found = {r["data"]: r for r in records if r["kind"] == "curve" and r["recipe"]["fields"]["noise"] == "gaussian"}
     _, axes = plt.subplots(1, len(found) + 1, figsize=(3.4 * (len(found) + 1), 3.2))
     for ax, (name, record) in zip(axes, found.items()):
@@ -107,13 +112,13 @@ def pep() -> None:
     axes[-1].set(title="along training", xlabel="validation - training NLL", ylabel="gain in log likelihood")
     axes[-1].legend(frameon=False, fontsize=8)
     plt.tight_layout()
-    plt.savefig(HERE / "pep.png")
+    plt.savefig(PICTURES / "pep.png")
     plt.close()
 
 
 def local() -> None:
     """Local posteriors around the members of an ensemble, against their number, from the committed records."""
-    lines = (HERE.parent / "results" / "local.jsonl").read_text().splitlines()
+    lines = (ROOT / "results" / "local.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     colours = ("black", "#e69f00", "#56b4e9", "#cc79a7", ORANGE, BLUE, "#009e73", "#999933")
     drawn = dict(zip(dict.fromkeys(r["method"] for r in records), colours))
@@ -139,18 +144,104 @@ def local() -> None:
     handles = axes[1, 0].get_legend_handles_labels()
     plt.figlegend(*handles, loc="lower center", ncols=4, frameon=False, fontsize=8)
     plt.tight_layout(rect=(0, 0.08, 1, 1))
-    plt.savefig(HERE / "local.png")
+    plt.savefig(PICTURES / "local.png")
+    plt.close()
+
+
+def decay() -> None:
+    """Local posteriors under a prior like weight decay, from the committed records: NLL less the ensemble's, and the
+    uncertainty between and within modes."""
+    lines = (ROOT / "results" / "local-decay.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    names = {"digits": "digits", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+    sets = [name for name in names if any(r["data"] == name for r in records)]
+    colours = ("black", "#e69f00", "#56b4e9", "#cc79a7", "#882255", ORANGE, "#009e73", BLUE, "#999933", "#bbbbbb")
+    drawn = dict(zip(dict.fromkeys(r["method"] for r in records), itertools.cycle(colours)))
+    _, axes = plt.subplots(len(sets), 3, figsize=(11, 3.2 * len(sets)), squeeze=False)
+    panels = (
+        ("over_ensemble", "NLL less the ensemble's"),
+        ("between", "uncertainty between modes"),
+        ("within", "uncertainty within modes"),
+    )
+    for row, name in zip(axes, sets):
+        for ax, (score, title) in zip(row, panels):
+            for r in (r for r in records if r["data"] == name and score in r["curve"][0]):
+                curve, colour = r["curve"], drawn[r["method"]]
+                sizes = [x["size"] for x in curve]
+                ax.plot(sizes, [x[score] for x in curve], color=colour, lw=1.4, label=r["method"])
+                if score == "over_ensemble" and r["method"] != "deep ensemble":
+                    low, high = ([x[k] for x in curve] for k in ("low", "high"))
+                    ax.fill_between(sizes, low, high, color=colour, alpha=0.08, lw=0)
+            ax.set_title(f"{names[name]}: {title}", fontsize=10)
+            ax.set_xticks([1, 5, 10, 15, 20])
+            ax.set_xlabel("members")
+    handles = axes[-1, 0].get_legend_handles_labels()
+    plt.figlegend(*handles, loc="lower center", ncols=3, frameon=False, fontsize=8)
+    plt.tight_layout(rect=(0, 0.28 / len(sets), 1, 1))
+    plt.savefig(PICTURES / "local-decay.png")
+    plt.close()
+
+
+def online() -> None:
+    """Streams that stay, change and turn, seconds of a step, and classes over time, from the committed records."""
+    lines = (ROOT / "results" / "online.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    colours = {
+        "EKF": BLUE,
+        "EKF diagonal": "#56b4e9",
+        "LOFI": "#009e73",
+        "EKF Forget(0.99)": "#e69f00",
+        "EKF Change": "#cc79a7",
+        "run lengths": ORANGE,
+        "retrained on all": "black",
+        "retrained on a window": GREY,
+        "EKF diagonal Forget": "#999933",
+        "EKF last layer": "#882255",
+        "network as it was": "#bbbbbb",
+    }
+    _, axes = plt.subplots(2, 4, figsize=(14, 6))
+    panels = (
+        *(("changes", "curve", "a change half-way: NLL"), ("turns", "curve", "turning slowly: NLL")),
+        *(("stays", "curve", "nothing changes: NLL"), ("stays", "seconds_a_step", "seconds of a step")),
+        *(
+            ("digits", "accuracy_curve", "digits by class: accuracy"),
+            ("digits", "gap_curve", "digits: confidence less accuracy"),
+        ),
+        *(
+            ("fashion_mnist", "accuracy_curve", "Fashion-MNIST, blocks: accuracy"),
+            ("fashion_mnist", "gap_curve", "Fashion-MNIST: confidence less accuracy"),
+        ),
+    )
+    for ax, (name, what, title) in zip(axes.flat, panels):
+        for record in (r for r in records if r["data"] == name and r["method"] in colours):
+            y = torch.tensor(record[what])
+            if what != "seconds_a_step":
+                wide = 5
+                y = torch.stack([y[max(0, i - wide + 1) : i + 1].mean() for i in range(len(y))])
+            x = torch.linspace(0, record["rows"], len(y))
+            ax.plot(x, y, color=colours[record["method"]], lw=1.3, label=record["method"])
+        ax.set_title(title, fontsize=10)
+        if what == "seconds_a_step":
+            ax.set_yscale("log")
+        elif what == "curve":
+            ax.set_ylim(0.2, 3.5)
+    for ax in axes[1]:
+        ax.set_xlabel("rows")
+    named = {label: line for ax in axes.flat for line, label in zip(*ax.get_legend_handles_labels())}
+    plt.figlegend(named.values(), named.keys(), loc="lower center", ncols=6, frameon=False, fontsize=8)
+    plt.tight_layout(rect=(0, 0.08, 1, 1))
+    plt.savefig(PICTURES / "online.png")
     plt.close()
 
 
 def cost() -> None:
     """Time and memory against members, parameters and examples, from the committed records."""
-    lines = (HERE.parent / "results" / "bench-scaling.jsonl").read_text().splitlines()
+    lines = (ROOT / "results" / "bench-scaling.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     _, axes = plt.subplots(2, 3, figsize=(9, 5), sharex="col", sharey="row")
     curves = (
         ("members", "members", "members"),
-        ("hidden", "parameters", "parameters a member"),
+        ("hidden", "parameters", "parameters per member"),
         ("rows", "rows", "examples"),
     )
     for (time, memory), (curve, field, label) in zip(axes.T, curves):
@@ -163,14 +254,35 @@ def cost() -> None:
         time.legend(frameon=False, fontsize=8)
         memory.loglog(x, [r["bytes"] / 2**20 for r in of], "o-", color=ORANGE, label="held while training")
         memory.loglog(
-            x, [r["foretold_bytes"] / 2**20 for r in of], color=GREY, ls="--", lw=1, label="foretold for members"
+            x, [r["foretold_bytes"] / 2**20 for r in of], color=GREY, ls="--", lw=1, label="estimated for members"
         )
         memory.set_xlabel(label)
     axes[0, 0].set_ylabel("ms")
     axes[1, 0].set_ylabel("MiB")
     axes[1, 0].legend(frameon=False, fontsize=8)
     plt.tight_layout()
-    plt.savefig(HERE / "cost.png")
+    plt.savefig(PICTURES / "cost.png")
+    plt.close()
+
+
+def fidelity() -> None:
+    """Total variation from long chains, method by method, from the committed records."""
+    lines = (ROOT / "results" / "fidelity.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    panels = (("cifar10", "CIFAR-10, ResNet-20, published HMC"), ("digits", "digits, one hidden layer of 10, our HMC"))
+    _, axes = plt.subplots(1, 2, figsize=(9, 4.2))
+    for ax, (name, title) in zip(axes, panels):
+        rows = [r for r in records if r["set"] == name and r["method"] != "half of the chains"]
+        rows.sort(key=lambda r: -r["total_variation"])
+        colours = [BLUE if r["members"] > 1 else GREY for r in rows]
+        ax.barh([r["method"] for r in rows], [r["total_variation"] for r in rows], color=colours)
+        ax.tick_params(axis="y", labelsize=8)
+        ax.set_title(title, fontsize=10)
+        ax.set_xlabel("total variation from the chains")
+    patches = [Patch(color=GREY, label="one member"), Patch(color=BLUE, label="several")]
+    plt.figlegend(handles=patches, loc="lower center", ncols=2, frameon=False, fontsize=8)
+    plt.tight_layout(rect=(0, 0.05, 1, 1))
+    plt.savefig(PICTURES / "fidelity.png")
     plt.close()
 
 
@@ -209,7 +321,7 @@ def repulsion() -> None:
         below.plot(*classes.inputs.T, ".", color=ORANGE, ms=2)
         below.set(aspect="equal")
     plt.tight_layout()
-    plt.savefig(HERE / "repulsion.png")
+    plt.savefig(PICTURES / "repulsion.png")
     plt.close()
 
 
@@ -230,7 +342,7 @@ def corruptions(folder: str) -> None:
     ax.tick_params(length=0, labelsize=8)
     ax.spines[:].set_visible(False)
     plt.tight_layout()
-    plt.savefig(HERE / "corruptions.png", bbox_inches="tight", pil_kwargs={"optimize": True})
+    plt.savefig(PICTURES / "corruptions.png", bbox_inches="tight", pil_kwargs={"optimize": True})
     plt.close()
 
 
@@ -239,7 +351,10 @@ if __name__ == "__main__":
     size()
     pep()
     local()
+    decay()
+    online()
     cost()
+    fidelity()
     repulsion()
     if len(sys.argv) > 1:
         corruptions(sys.argv[1])

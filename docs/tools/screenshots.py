@@ -1,7 +1,7 @@
-"""Takes the pictures of reports with Chromium and writes them beside this file.
+"""Takes the pictures of reports with Chromium and writes them to docs/pictures.
 
-`python docs/screenshots.py RUN` takes those of the digits; `python docs/screenshots.py STUDY study` those of the study
-compare, from the folder that `basinet study compare --out STUDY` wrote.
+`python docs/tools/screenshots.py RUN` takes those of the digits; `python docs/tools/screenshots.py STUDY study` those
+of the study compare, from the folder that `basinet study compare --out STUDY` wrote.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from basinet.report import write_report
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "report"))
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "report"))
 
 from browser import Browser  # noqa: E402  # the tests' own
 
@@ -25,7 +25,7 @@ def shoot(page: Path, name: str, width: int, height: int, *, dark: bool = False,
         window.open(page)
         window.run("document.getElementById(arguments[0])?.scrollIntoView()", at)
         time.sleep(3)  # figures draw in steps
-        window.picture(HERE / f"{name}.png")
+        window.picture(ROOT / "docs" / "pictures" / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,301 @@
+"""A Markdown extension: lines such as {{theory MAP}} become what was measured, from the records in results/.
+
+{{theory NAME}}  what theory says of a method, how far off it was, and what is allowed
+{{record NAME}}  the method's scores on small sets, beside those of one network
+{{fields NAME}}  the hyperparameters of a method, with defaults and descriptions
+{{source PATH}}  a program of the repository
+{{methods}}      all methods in one sentence each, with links
+{{won}}          the best row on each set of the study `compare`
+{{fidelity SET}} agreement with long chains
+{{started}}      chains that start from a deep ensemble, beside it
+{{ready}}        how soon training starts on a GPU
+{{tables}}       the default ensemble beside boosted trees, in the study `tables`
+{{classes}}      the defaults for classes beside boosting, in the study `classes`
+{{sums}}         how often each row of that study was best or not significantly different from the best
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.preprocessors import Preprocessor
+
+RESULTS = Path(__file__).parents[2] / "results"
+LABELS = {  # the rows of the records that a method has
+    "Anchored": ("anchored ensemble",),
+    "Laplace": ("Laplace", "mixture of Laplaces"),
+    "MAP": ("MAP", "deep ensemble"),
+    "SWAG": ("SWAG", "MultiSWAG"),
+    "Snapshot": ("snapshots",),
+}
+TREES = ("scikit-learn boosting", "LightGBM", "CatBoost")
+STARTED = {"rmse": ".2f", "ll": ".2f", "passes": ",.0f"}  # fields of the records, and how they are written
+SETS = {"uci_wine_red": "wine (red)", "breast_cancer": "breast cancer", "fashion_mnist": "Fashion-MNIST"}
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def theory(method: str) -> list[str]:
+    """What `basinet check` measures of a method, without the invariants that all share."""
+    rows = [r for r in read("theory") if r["subject"] == method]
+    if not rows:
+        return ["`basinet check " + method + "` measures it."]
+    table = [[r["name"], r["says"], f"{r['measured']:.2g}", f"{r['tolerance']:.2g}"] for r in rows]
+    return markdown_table(["what is measured", "theory says", "off by", "allowed"], table)
+
+
+def fields_of(method: str) -> list[str]:
+    """The hyperparameters, as `basinet methods NAME` shows them."""
+    from basinet.core.documented import documented_fields
+    from basinet.methods import find
+
+    cls = find(method)
+    described = documented_fields(cls)
+    rows = [[f"`{f.name}`", f"`{f.default!r}`", described.get(f.name, "")] for f in fields(cls)]
+    return markdown_table(["hyperparameter", "default", "what it is"], rows)
+
+
+def source(path: str) -> list[str]:
+    """A program, as a block of code. (A snippet inside of such a block would be taken for code by formatters.)"""
+    return ["```python", *(RESULTS.parent / path).read_text().splitlines(), "```"]
+
+
+def methods() -> list[str]:
+    """Every method that the package has, in its own words."""
+    from basinet.core.documented import summary
+    from basinet.methods import discover
+
+    rows = [[f"[{name}]({cls.__module__.split('.')[-1]}.md)", summary(cls)] for name, cls in discover().items()]
+    return markdown_table(["method", "what it is"], rows)
+
+
+def record(method: str) -> list[str]:
+    """Scores of a method with every default, beside one network: of the study `compare`, and of `record.py`."""
+    return (
+        [*studied(method), "", *measured(method)]
+        if studied(method) or measured(method)
+        else [
+            "No study has put it on real data yet. Its tests fit it to one of scikit-learn's sets, and",
+            f"`basinet compare digits --methods {method},MAP` shows it beside one network on your machine.",
+        ]
+    )
+
+
+def studied(method: str) -> list[str]:
+    rows = read("compare")
+    labels = [label for label in LABELS.get(method, ()) if label != "MAP"]
+    base = {r["data"]: r["nll"] for r in rows if r["method"] == "MAP"}
+    score = {(r["data"], r["method"]): r for r in rows}
+    if not labels:
+        return []
+    cells = [[title(s), f"{base[s]:.3f}", *(told(score[s, label]) for label in labels)] for s in base]
+    words = "Test NLL with every default, mean of two seeds (`basinet study compare`, results/compare.jsonl). Bold: no"
+    heads = ["set", "one network (MAP)", *labels]
+    return [words, "row of that study was significantly better.", "", *markdown_table(heads, cells)]
+
+
+def measured(method: str) -> list[str]:
+    """One row of the method on each of the small sets, and a sentence where it differs from one network."""
+    rows = [r for r in read("methods") if r["recipe"] == method]
+    cells = [
+        [title(r["data"]), r["label"], str(r["members"]), f"{r['nll']:.3f}", f"{r['reference_nll']:.3f}", gap(r)]
+        for r in rows
+        if "nll" in r
+    ]
+    heads = ["set", "row", "members", "NLL", "one network (MAP)", "difference (95 %)"]
+    counts = ", ".join(f"{r['n']:,} of {title(r['data'])}" for r in rows if "n" in r)
+    words = f"Test NLL with every default, one seed (`results/methods.jsonl`; test examples: {counts})."
+    lines = [words, "", *markdown_table(heads, cells), ""] if cells else []
+    return [*lines, *(sentence for r in rows if (sentence := judged(r)))]
+
+
+def gap(row: dict[str, Any]) -> str:
+    """By how much a row differs from one network, with its interval."""
+    reference = row["recipe"] == "MAP"
+    return "reference" if reference else f"{row['difference']:+.3f} ({row['low']:+.3f}, {row['high']:+.3f})"
+
+
+def judged(row: dict[str, Any]) -> str:
+    """What a reader should know of a row that failed, or that is significantly worse or better than one network."""
+    where = title(row["data"])
+    if "failed" in row:
+        return f"**On {where} its training failed with every default**: {row['failed'].split(': ', 1)[1]}."
+    if row["low"] > 0:
+        return f"**On {where}, with its defaults, it is significantly worse than one network**: tune it first."
+    return f"On {where} it is significantly better than one network." if row["high"] < 0 else ""
+
+
+def told(row: dict[str, Any]) -> str:
+    """A score, in bold where the row is the best or not significantly different from it."""
+    return f"**{row['nll']:.3f}**" if tied(row) else f"{row['nll']:.3f}"
+
+
+def tied(row: dict[str, Any]) -> bool:
+    return row.get("difference") in (None, 0, 0.0) or row["low"] <= 0
+
+
+def title(name: str) -> str:
+    return SETS.get(name, name.removeprefix("uci_"))
+
+
+def won() -> list[str]:
+    """The best row of each set, and those that are not significantly different from it."""
+    rows = read("compare")
+    table = []
+    for name in dict.fromkeys(r["data"] for r in rows):
+        here = sorted((r for r in rows if r["data"] == name), key=lambda r: r["nll"])
+        score = {r["method"]: r["nll"] for r in here}
+        others = [r["method"] for r in here[1:] if tied(r)]
+        words = "all others" if len(others) == len(here) - 1 else ", ".join(others) or "none"
+        cells = [f"{score['MAP']:.3f}", f"{score['deep ensemble']:.3f}", f"{here[0]['method']} {here[0]['nll']:.3f}"]
+        table.append([title(name), f"{here[0]['n']:,}", *cells, words])
+    return markdown_table(["set", "n", "MAP", "deep ensemble", "best", "not significantly different"], table)
+
+
+def sums() -> list[str]:
+    """How often a row was best, or as good as best."""
+    rows = read("compare")
+    best, good = Counter[str](), Counter[str]()
+    for name in {r["data"] for r in rows}:
+        here = [r for r in rows if r["data"] == name]
+        best[min(here, key=lambda r: r["nll"])["method"]] += 1
+        good.update(r["method"] for r in here if tied(r))
+    total = len({r["data"] for r in rows})
+    table = [[label, str(best[label]), f"{count} of {total}"] for label, count in good.most_common()]
+    return markdown_table(["row", "best", "best, or not significantly different"], table)
+
+
+def tables() -> list[str]:
+    """The default ensemble on tables beside the best of the boosted trees, by means over the splits that all have; the
+    better one in bold. Records of today's default count, the last of each."""
+    rows = read("tables")
+    today = next(r["default"] for r in reversed(rows) if r["method"] == "deep ensemble")
+    known = [r for r in rows if r["method"] in TREES or r.get("default") == today]
+    scores = {(r["data"], r["split"], r["method"]): r["scores"] for r in known}
+    cells = []
+    for name in dict.fromkeys(r["data"] for r in known):
+        methods = ("deep ensemble", *TREES)
+        splits = [
+            k for data, k, m in scores if (data, m) == (name, "MAP") and all((name, k, x) in scores for x in methods)
+        ]
+        if not splits:
+            continue
+        cell = [name.replace("_", " "), str(len(splits)), f"{sum(scores[name, k, 'MAP']['n'] for k in splits):,.0f}"]
+        for score in ("rmse", "nll", "crps"):
+            means = {m: fmean(scores[name, k, m][score] for k in splits) for m in methods}
+            pair = means["deep ensemble"], min(means[m] for m in TREES)
+            cell += [f"**{x:.3g}**" if x == min(pair) else f"{x:.3g}" for x in pair]
+        cells.append([*cell, f"{fmean(scores[name, k, 'deep ensemble']['coverage_90'] for k in splits):.1%}"])
+    heads = [f"{score}, {whose}" for score in ("RMSE", "NLL", "CRPS") for whose in ("ours", "trees")]
+    return markdown_table(["set", "splits", "test rows", *heads, "in 90 %"], cells)
+
+
+def classes() -> list[str]:
+    """The defaults for classes, before and after training ended by validation, and boosting: means over splits, the
+    best NLL of a set in bold."""
+    rows = read("classes")
+    cells = []
+    for name in dict.fromkeys(r["data"] for r in rows):
+        each = {
+            m: [r["scores"] for r in rows if (r["data"], r["method"]) == (name, m)]
+            for m in dict.fromkeys(r["method"] for r in rows if r["data"] == name)
+        }
+        best = min(each, key=lambda m: fmean(x["nll"] for x in each[m]))
+        for method, scores in each.items():
+            nll, accuracy, ece = (fmean(x[key] for x in scores) for key in ("nll", "accuracy", "ece"))
+            shown = f"**{nll:.4f}**" if method == best else f"{nll:.4f}"
+            cells.append([title(name), str(len(scores)), method, shown, f"{accuracy:.1%}", f"{ece:.3f}"])
+    return markdown_table(["set", "splits", "method", "NLL", "accuracy", "ECE"], cells)
+
+
+def ready() -> list[str]:
+    """Seconds until the first step, and milliseconds of a step of all members: the last record of each row."""
+    last = {(r["row"], r["members"], bool(r["compile"])): r for r in read("bench-ready")}
+    cells = []
+    for row, members, _ in dict.fromkeys((row, members, False) for row, members, _ in last):
+        plain, compiled = last.get((row, members, False)), last.get((row, members, True))
+        pair = [f"{r['ready_seconds']:.1f} s | {r['step_ms']:.1f} ms" if r else " | " for r in (plain, compiled)]
+        cells.append(f"| {row} | {members} | {pair[0]} | {pair[1]} |")
+    heads = ["network", "members", "ready after", "a step", "compiled: ready after", "a step"]
+    return [*markdown_table(heads, []), *cells]
+
+
+def fidelity(name: str) -> list[str]:
+    """How close methods come to long chains on a set: the columns that its records have."""
+    rows = [r for r in read("fidelity") if r["set"] == name]
+    columns = {
+        "agreement": "agreement",
+        "total variation": "total_variation",
+        "accuracy": "accuracy",
+        "NLL": "nll",
+        "ECE": "ece",
+    }
+    columns = {head: key for head, key in columns.items() if any(key in r for r in rows)}
+    cells = [
+        [r["method"], str(r["members"]), *(f"{r[k]:.3f}" if k in r else "" for k in columns.values())] for r in rows
+    ]
+    return markdown_table(["method", "members", *columns], cells)
+
+
+def started() -> list[str]:
+    """Chains that start from a deep ensemble beside the ensemble, as means over the splits of each set."""
+    rows = [r for r in read("fidelity") if r["set"] == "started"]
+    cells = []
+    for data in dict.fromkeys(r["data"] for r in rows):
+        both = [[r for r in rows if r["data"] == data and r["method"] == m] for m in ("deep ensemble", "MCLMC from it")]
+        pairs = [f"{fmean(r[key] for r in some):{form}}" for key, form in STARTED.items() for some in both]
+        cells.append([data, str(len(both[0])), *pairs])
+    heads = [f"{name}, {which}" for name in ("RMSE", "log likelihood", "passes") for which in ("ensemble", "chains")]
+    return markdown_table(["set", "splits", *heads], cells)
+
+
+def markdown_table(heads: list[str], rows: list[list[str]]) -> list[str]:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return ["| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *escaped]]
+
+
+class Expand(Preprocessor):
+    LINE = re.compile(r"^\{\{(\w+)(?: ([\w./]+))?\}\}$")
+    PARTS: ClassVar = {
+        "fidelity": fidelity,
+        "fields": fields_of,
+        "methods": methods,
+        "ready": ready,
+        "record": record,
+        "source": source,
+        "started": started,
+        "sums": sums,
+        "tables": tables,
+        "classes": classes,
+        "theory": theory,
+        "won": won,
+    }
+
+    def run(self, lines: list[str]) -> list[str]:
+        expanded: list[str] = []
+        for line in lines:
+            asked = self.LINE.match(line)
+            if asked and asked[1] not in self.PARTS:
+                raise ValueError(f"expected one of {', '.join(self.PARTS)}, got {line}")
+            expanded += self.PARTS[asked[1]](*([asked[2]] if asked[2] else [])) if asked else [line]  # type: ignore[operator]
+        return expanded
+
+
+class Records(Extension):
+    def extendMarkdown(self, md: Markdown) -> None:  # Markdown's own name
+        md.preprocessors.register(Expand(md), "records", 100)
+
+
+def makeExtension(**options: Any) -> Records:
+    return Records(**options)
