@@ -59,6 +59,7 @@ SMALL = 1000  # parameters of which the full matrix is the default: a few MB and
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
 WIDE = 2  # times what a posterior keeps: its curvature, in double precision
 HELD = 2**23  # numbers in the posteriors that are tried at once, where they predict in closed form
+BLOCKS = 3  # such sets of posteriors in memory: those tried, those before, whose memory is freed late, and parts of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +189,7 @@ class Laplace(Based):
         held = WIDE * kept + validating(problem, point, passes.few(), via, predict, seen, outputs)
         if self._choice(val) == "validation":
             several = min((len(FACTORS) - 1) * kept, HELD * next(iter(point.params.values())).element_size())
-            held += kept if _drawn(via) else several
+            held += kept if _drawn(via) else BLOCKS * several
             total = total._replace(passes=total.passes + (len(FACTORS) if _drawn(via) else 1) * tried)
         return total._replace(finish=max(total.finish, held))
 
