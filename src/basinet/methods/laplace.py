@@ -59,7 +59,7 @@ SMALL = 1000  # parameters of which the full matrix is the default: a few MB and
 FACTORS = [10 ** (k / 2.5) for k in range(-10, 11)]  # of the prior's precision, tried on validation data
 WIDE = 2  # times what a posterior keeps: its curvature, in double precision
 HELD = 2**23  # numbers in the posteriors that are tried at once, where they predict in closed form
-BLOCKS = 3  # such sets of posteriors in memory: those tried, those before, whose memory is freed late, and parts of them
+BLOCKS = 3  # such sets of posteriors in memory: those tried, those before, which are freed late, and parts of them
 
 
 @dataclass(frozen=True, kw_only=True)
