@@ -91,13 +91,15 @@ def load(
     if not folder.is_dir():
         raise FileError(folder, "expected the folder of a saved posterior; there is none")
     discover()  # a file may name any of our methods, and finds only those that were imported
+    refused = None  # the manifest that could not be read the last time
     for _ in range(AGAIN):
         manifest = read_json(folder / MANIFEST)
         try:
             return _posterior(folder, manifest, model, device)
         except FileError:
-            if read_json(folder / MANIFEST) == manifest:
-                raise  # else another process has saved here since
+            if refused == manifest:
+                raise  # twice in a row; once may be another process, which saves here and may return to what was here
+            refused = manifest
     raise FileError(folder, f"it was saved again {AGAIN} times while it was read: load it when that has ended")
 
 
@@ -129,7 +131,10 @@ def _posterior(folder: Path, manifest: Any, model: Any, device: torch.device | s
 
 def _read(file: Path, device: torch.device | str, checksum: str) -> tuple[dict[str, Tensor], Any]:
     """A part: in memory, or where it is large and stays on the CPU, mapped, as predicting looks at it."""
-    large = file.is_file() and file.stat().st_size > LARGE and torch.device(device).type == "cpu"
+    try:
+        large = file.stat().st_size > LARGE and torch.device(device).type == "cpu"
+    except OSError:  # it is gone, which reading says
+        large = False
     return read_mapped(file, checksum) if large else read_tensors(file, device, checksum)
 
 

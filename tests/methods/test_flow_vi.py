@@ -8,7 +8,7 @@ from three_classes import ENGINE, PROBLEM, data
 
 import basinet as bn
 from basinet.core.tree import ravel, take
-from basinet.families import Diagonal, Flow, Full, Partial
+from basinet.families import Diagonal, Flow, Full, LowRank, Partial
 from basinet.methods.flow_vi import FlowVI
 from basinet.methods.laplace import Laplace
 from basinet.methods.map import MAP
@@ -102,3 +102,15 @@ def test_la_nf_on_digits_is_no_worse_than_chance_and_keeps_its_accuracy():
     laplace = bn.fit(Laplace(structure="full"), problem, splits.train, start=mode, engine=engine)
     made = bn.fit(FlowVI(epochs=10, maps=5), problem, splits.train, start=laplace, engine=engine)
     assert bn.score(made, splits.test)["accuracy"] > 0.9
+
+
+def test_a_normal_that_is_almost_without_spread_in_some_direction_is_bent_too():
+    """Multiplied out in single precision its covariance is singular."""
+    factor = torch.tensor([[1.0, 0.0], [1.0, 1e-5]])
+    full = Full({"a": torch.zeros(2)}, factor, {})
+    [kept] = (x for n, x in FlowVI().starting(full).buffers.items() if n == "flow.factor")
+    assert torch.equal(kept, factor)
+    flat = LowRank({"a": torch.zeros(2)}, {"a": torch.zeros(2)}, {"a": torch.ones(1, 2)}, {})  # no spread across (1, 1)
+    kept = FlowVI().starting(flat).buffers["flow.factor"]
+    assert bool((kept.diagonal() > 0).all())
+    torch.testing.assert_close(kept @ kept.T, torch.ones(2, 2), rtol=1e-6, atol=1e-6)

@@ -126,6 +126,24 @@ def test_a_folder_is_read_while_another_process_saves_into_it(tmp_path):
     assert set(found) <= {p.members for p in posteriors}
 
 
+def test_a_part_that_was_away_for_a_moment_is_read_again(tmp_path, monkeypatch):
+    """Another process saved something else and then the same: the manifest is the one that was read."""
+    from basinet import saving
+
+    problem = bn.Problem(lambda: nn.Linear(4, 3), bn.likelihoods.Categorical())
+    posterior = bn.Posterior.of(nn.Linear(4, 3), problem)
+    posterior.save(tmp_path)
+    real, calls = saving._read, []
+
+    def read(file: Path, *rest: object) -> object:
+        calls.append(file)
+        return real(file.with_name("part-9-gone.safetensors") if len(calls) == 1 else file, *rest)
+
+    monkeypatch.setattr(saving, "_read", read)
+    assert bn.load(tmp_path, lambda: nn.Linear(4, 3)).members == posterior.members
+    assert len(calls) == 2
+
+
 def test_a_complete_pool_is_read_where_nothing_can_be_written(tmp_path, monkeypatch):
     data = bn.Data(torch.ones(4, 4), torch.tensor([0, 1, 2, 0]))
     problem = bn.Problem(lambda: nn.Linear(4, 3), bn.likelihoods.Categorical())

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.lift import lift, lift_or_loop
 from ..core.noise import Noise
-from ..core.tree import Params, Point, nbytes, ravel, size, unravel
+from ..core.tree import Params, Point, move, nbytes, ravel, size, unravel
 from ..core.where import select
 from ..data import Data, Stream
 from ..engine import Based, Demand, Descent, GradientMethod, Info, Method, Predicting, Schedule, Step
@@ -105,10 +105,9 @@ class FlowVI(Based, GradientMethod):
             return Point(point.params, point.buffers | {SCALE + n: s for n, s in part.scale.items()})
         params = part.mean().params
         like = ravel(params)
-        eye = torch.eye(len(like), dtype=like.dtype, device=like.device)
-        covariance = part.quad(lift(lambda row: unravel(row, params))(eye))  # raises where it is not normal
-        factor = torch.linalg.cholesky(covariance.double()).to(like.dtype)
-        return Point(point.params, point.buffers | {OF + n: like.new_empty(0) for n in params} | {FACTOR: factor})
+        factor = part.factor if isinstance(part, Full) else _factor(part)
+        of = {OF + n: like.new_empty(0) for n in params} | {FACTOR: factor.to(like.dtype)}
+        return Point(point.params, point.buffers | of)
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)
@@ -209,6 +208,23 @@ class FlowVI(Based, GradientMethod):
             gap = torch.tensor(exact.log_evidence + exact.data.n * sum(losses) / len(losses), dtype=torch.float64)
             known = torch.full_like(gap, expected)
             yield bench.close(f"log evidence less the ELBO, {maps} coupling maps", says, gap, known, tolerance)
+
+
+def _factor(part: Family) -> Tensor:
+    """The Cholesky factor of a normal's covariance, in double precision; of the nearest positive definite one, where
+    rounding has left it without."""
+    double = move(part, dtype=torch.float64)
+    params = double.mean().params
+    like = ravel(params)
+    eye = torch.eye(len(like), dtype=like.dtype, device=like.device)
+    covariance = double.quad(lift(lambda row: unravel(row, params))(eye))  # raises where it is not normal
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if not failed:
+        return factor
+    values, vectors = torch.linalg.eigh(covariance)
+    least = torch.finfo(values.dtype).eps * len(values) * values.amax()
+    upper = torch.linalg.qr((vectors * values.clamp(min=least).sqrt()).mT, mode="r").R
+    return (upper * upper.diagonal().sign()[:, None]).mT
 
 
 def _entropy(before: Diagonal | Full) -> Tensor:

@@ -168,8 +168,9 @@ class MCLMC(Chain):
         tried = torch.where(full[:, None] & (numbers == here[:, None]), reached, state.tried)
         good = tried >= NEARLY * tried.amax(1, keepdim=True)
         chosen = torch.where(full & (here == count - 1), good.long().argmax(1), clock.clamp(min=0) // each)
-        lengths = math.sqrt(x.shape[1]) * torch.tensor(MULTIPLES, dtype=torch.float64, device=x.device)
-        length = torch.where(trying, lengths[chosen.clamp(max=count - 1)], state.length)
+        length = state.length
+        for k, multiple in enumerate(MULTIPLES):
+            length = torch.where(trying & (chosen.clamp(max=count - 1) == k), math.sqrt(x.shape[1]) * multiple, length)
         none = Scales.none(x)
         piece = Scales(*(torch.where(mask(full, a), b, a) for a, b in zip(piece, none)))
         return state._replace(length=length, tried=tried, piece=piece)
