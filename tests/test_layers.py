@@ -40,7 +40,7 @@ LAYERS = (
     {"input_gradients"},
     {"saving"},
     {"scoring"},
-    {"calibrate", "trial", "start", "longer", "diagnose", "arguments", "ended", "shares"},
+    {"calibrate", "trial", "start", "longer", "diagnose", "arguments", "constant", "ended", "shares"},
     {"cast"},
     {"fit"},
     {"sequential"},

@@ -7,7 +7,10 @@
 {{methods}}      all methods in one sentence each, with links
 {{won}}          the best row on each set of the study `compare`
 {{fidelity SET}} agreement with long chains
+{{closeness SET}} predictive means and spreads of numbers beside those of long chains
 {{started}}      chains that start from a deep ensemble, beside it
+{{table2}}       table 2 of the PEP paper, ours beside the published scores
+{{variational}}  log likelihood of variational methods less that of MAP, by set
 {{ready}}        how soon training starts on a GPU
 {{tables}}       the default ensemble beside boosted trees, in the study `tables`
 {{classes}}      the defaults for classes beside boosting, in the study `classes`
@@ -21,7 +24,7 @@ import re
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, ClassVar
 
 from markdown import Markdown
@@ -260,6 +263,51 @@ def started() -> list[str]:
     return markdown_table(["set", "splits", *heads], cells)
 
 
+def closeness(name: str) -> list[str]:
+    """How close predictive means and spreads come to those of long chains on a set of numbers, the closest first."""
+    rows = [r for r in read("fidelity") if r["set"] == name]
+    rows.sort(key=lambda r: r["mean_gap"])
+    keys = ("mean_gap", "sd_gap", "weights_sd", "nll")
+    cells = [[r["method"], str(r["members"]), *(f"{r[k]:.2f}" for k in keys)] for r in rows]
+    return markdown_table(["method", "members", "gap of means", "gap of log sd", "sd about the weights", "NLL"], cells)
+
+
+def table2() -> list[str]:
+    """Rows of table 2 of the PEP paper that have records: mean and standard deviation over seeds, published in
+    parentheses."""
+    cells = []
+    for r in (r for r in read("pep") if r["kind"] == "table" and r["published"]):
+        scores = [
+            f"{r['mean'][key]:.{digits}f} ± {r['sd'][key]:.{digits}f} ({r['published'][key]:.{digits}f})"
+            for key, digits in (("nll", 3), ("brier", 3), ("ece", 2), ("error", 2))
+        ]
+        cells.append([r["preset"], r["method"], *scores])
+    return markdown_table(["row", "method", "NLL", "Brier", "ECE, %", "error, %"], cells)
+
+
+def variational() -> list[str]:
+    """Log likelihood of one member of each method less that of MAP on the same splits: mean and, of several splits,
+    standard error; the deep ensemble of five last."""
+    rows = read("variational")
+    ll = {(r["data"], r["split"], r["method"]): r["ll"] for r in rows}
+    sets = list(dict.fromkeys(r["data"] for r in rows))
+    methods = [m for m in dict.fromkeys(r["method"] for r in rows) if not m.endswith(" x5")]
+    methods.sort(key=lambda m: (m != "MAP", m == "deep ensemble"))
+    cells = []
+    for method in methods:
+        line = [method]
+        for data in sets:
+            splits = sorted({k for d, k, m in ll if d == data and m == method and (d, k, "MAP") in ll})
+            values = [ll[data, k, method] - (0.0 if method == "MAP" else ll[data, k, "MAP"]) for k in splits]
+            sign = "" if method == "MAP" else "+"
+            error = f" ± {stdev(values) / len(values) ** 0.5:.2f}" if len(values) > 1 else ""
+            line.append(f"{fmean(values):{sign}.2f}{error}" if values else "")
+        cells.append(line)
+    counts = [len({r["split"] for r in rows if r["data"] == d and r["method"] == "MAP"}) for d in sets]
+    heads = [f"{title(d)} ({n})" for d, n in zip(sets, counts)]
+    return markdown_table(["method (splits)", *heads], cells)
+
+
 def markdown_table(heads: list[str], rows: list[list[str]]) -> list[str]:
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return ["| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *escaped]]
@@ -268,6 +316,7 @@ def markdown_table(heads: list[str], rows: list[list[str]]) -> list[str]:
 class Expand(Preprocessor):
     LINE = re.compile(r"^\{\{(\w+)(?: ([\w./]+))?\}\}$")
     PARTS: ClassVar = {
+        "closeness": closeness,
         "fidelity": fidelity,
         "fields": fields_of,
         "methods": methods,
@@ -276,7 +325,9 @@ class Expand(Preprocessor):
         "source": source,
         "started": started,
         "sums": sums,
+        "table2": table2,
         "tables": tables,
+        "variational": variational,
         "classes": classes,
         "theory": theory,
         "won": won,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .arguments import check_needs
+from .constant import constant_line, nll_of_constant, worse_than_constant
 from .core.noise import Noise
 from .core.recipe import cohorts
 from .core.tree import Point, leaves, move
@@ -200,6 +201,7 @@ class Cast:
             )
         failed = [list(m) for i, m in enumerate(self.who) if results[i].family is None]
         inputs, rows = self._inputs_of_draws(results[kept[0]].family, kept)
+        constant = nll_of_constant(self.given.problem.likelihood, self.given.data, self.given.val)
         parts = []
         for j, run in groupby(kept, key=lambda i: self.kind[i]):
             here = list(run)
@@ -219,6 +221,11 @@ class Cast:
                 info["still_falling"] = falls  # nats per example, where the planned steps were too few
                 if trained.intersection(here):
                     self._say(falling_line(falls, self.plans[j].steps))
+            excess = worse_than_constant([t.curves for t in done], constant)
+            if any(excess) and getattr(self.kinds[j], "epochs", 0) is None:
+                info["worse_than_constant"] = excess  # nats per example, of validation data
+                if trained.intersection(here):
+                    self._say(constant_line(excess))
             family = side_by_side([t.family for t in done if t.family is not None])
             members = tuple(self.who[i] for i in here)
             own = None if rows is None else rows[[kept.index(i) for i in here]]

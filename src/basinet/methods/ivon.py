@@ -12,10 +12,10 @@ fixed point is that of mean-field variational inference. At 1 and lr = 1 a step 
 h0 + delta of the published step is not let above it: a strong prior would make it diverge. What the likelihood learns
 is a point and follows v / (1 - b1^t) at the rate lr, by at most lr in a step.
 
-Three bounds keep it from running off where the data say little of a weight, as the published form does on small tables.
-q starts with standard deviations of at most 0.03 (h0 up to 5). h is not let below 0, so that no weight is wider than
-its prior. A step divides by h or h0 / 10, whichever is more. The fixed point is the same wherever the expected
-curvature is positive, since where the means stand still does not depend on what their steps are divided by.
+Four bounds keep it from running off, as the published form does on tables. q starts with standard deviations of at
+most 0.03 (h0 up to 5). h is not let below 0, so that no weight is wider than its prior. A step divides by h or h0 / 10,
+whichever is more. Before the learning rate no element's step is larger than `clip`. The fixed point is the same
+wherever the expected curvature is positive, since where the means stand still does not depend on how they get there.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class IVON(Method):
     #                                 would else start with standard deviations above 0.03, too wide to learn
     betas: tuple[float, float] = (0.9, 0.999)  # part kept of the gradient's mean and of the curvature, in [0, 1); the
     #                                            second 0.99999 for hundreds of thousands of steps, as published
-    clip: float | None = None  # largest size of an element's step before lr (h0 + delta); None: any. On small tables
-    #                            elements whose curvature vanishes may run off without: take 0.1
+    clip: float | None = 1.0  # largest size of an element's step before lr (h0 + delta); None: any, with which steep
+    #                           losses, such as that of a small noise, throw the weights far off before h knows of them
     draws: int = 1  # of the weights per step
     accumulate: int = (
         1  # passes in which a batch is computed, one after another, in the memory of its parts; the step is
