@@ -112,6 +112,7 @@ def made(name: str, path: Path) -> Path:
     """A table with dates and categories whose law is known, as a csv file."""
     rng = np.random.default_rng(len(name))
     columns = _flats(rng) if name == "flats" else _weather(rng)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_table(columns, partial := path.with_suffix(".part"), ".csv")
     partial.replace(path)
     return path
