@@ -1,6 +1,7 @@
-"""Draws the pictures of the documentation: `python docs/tools/figures.py [FOLDER]` writes them to docs/pictures.
+"""Draws the pictures of the documentation: `python docs/tools/figures.py [NAME ...] [FOLDER]` writes to docs/pictures.
 
-FOLDER holds the files of CIFAR-10 and Fashion-MNIST; without it, the pictures that show images are left as they are.
+Names are those of the functions here, all by default. FOLDER holds the files of CIFAR-10 and Fashion-MNIST; without it,
+the pictures that show images are left as they are.
 """
 
 from __future__ import annotations
@@ -270,7 +271,7 @@ def fidelity() -> None:
     lines = (ROOT / "results" / "fidelity.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     panels = (("cifar10", "CIFAR-10, ResNet-20, published HMC"), ("digits", "digits, one hidden layer of 10, our HMC"))
-    _, axes = plt.subplots(1, 2, figsize=(9, 4.2))
+    _, axes = plt.subplots(1, 2, figsize=(9, 8.4))
     for ax, (name, title) in zip(axes, panels):
         rows = [r for r in records if r["set"] == name and r["method"] != "half of the chains"]
         rows.sort(key=lambda r: -r["total_variation"])
@@ -347,14 +348,10 @@ def corruptions(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    gaps()
-    size()
-    pep()
-    local()
-    decay()
-    online()
-    cost()
-    fidelity()
-    repulsion()
-    if len(sys.argv) > 1:
-        corruptions(sys.argv[1])
+    drawn = {f.__name__: f for f in (gaps, size, pep, local, decay, online, cost, fidelity, repulsion)}
+    asked = [word for word in sys.argv[1:] if word in drawn]
+    for name in asked or drawn:
+        drawn[name]()
+    for folder in sys.argv[1:]:
+        if folder not in drawn:
+            corruptions(folder)
