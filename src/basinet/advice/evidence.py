@@ -84,9 +84,9 @@ LAPLACE_LOCAL = Evidence(
     "results/local.jsonl: fashion_mnist",
 )
 LAPLACE_COMPARE = Evidence(
-    "Around one network, with a prior that was not tuned, it lowers the NLL on {better:.0f} of {classes:.0f} sets of "
-    "classes or labels, by up to {most:.3f}, and raises it by up to {worst:.3f} where the network was not "
-    "over-confident (digits); on {real:.0f} regressions it changes it by at most {change:.3f}.",
+    "Around one network, with every default, it lowers the NLL on {better:.0f} of {real:.0f} regressions, by up to "
+    "{most:.3f}, and raises it by up to {worst:.3f}; on {classes:.0f} sets of classes or labels, where networks were "
+    "not over-confident, it changes it by at most {change:.3f}.",
     "results/compare.jsonl: Laplace against MAP",
 )
 LAPLACE_EXACT = Evidence(

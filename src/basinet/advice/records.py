@@ -192,12 +192,12 @@ def _compare(records: list[Record]) -> Figures:
     classes = [gap for data, gap in gaps.items() if nll[data, "MAP"].get("accuracy") is not None]
     real = [gap for data, gap in gaps.items() if nll[data, "MAP"].get("accuracy") is None]
     return {
-        "classes": len(classes),
-        "better": sum(gap < 0 for gap in classes),
-        "most": -min(classes),
-        "worst": max(classes),
         "real": len(real),
-        "change": max(map(abs, real)),
+        "better": sum(gap < 0 for gap in real),
+        "most": -min(real),
+        "worst": max(real),
+        "classes": len(classes),
+        "change": max(map(abs, classes)),
     }
 
 
