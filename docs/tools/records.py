@@ -301,7 +301,8 @@ def variational() -> list[str]:
             values = [ll[data, k, method] - (0.0 if method == "MAP" else ll[data, k, "MAP"]) for k in splits]
             sign = "" if method == "MAP" else "+"
             error = f" ± {stdev(values) / len(values) ** 0.5:.2f}" if len(values) > 1 else ""
-            line.append(f"{fmean(values):{sign}.2f}{error}" if values else "")
+            shown = f"{fmean(values):{sign}.2f}".replace("-0.00", "0.00") if values else ""
+            line.append(shown.replace("+0.00", "0.00") + error)
         cells.append(line)
     counts = [len({r["split"] for r in rows if r["data"] == d and r["method"] == "MAP"}) for d in sets]
     heads = [f"{title(d)} ({n})" for d, n in zip(sets, counts)]
