@@ -95,3 +95,9 @@ def test_predicted_noise_has_to_be_better_by_more_than_a_standard_error(gain, ch
     swing = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(50)
     losses = {both[0]: Losses(predicted, predicted), both[1]: Losses(predicted + gain + swing, predicted)}
     assert module._noise(losses) is both[chosen]
+
+
+def test_a_lower_loss_that_was_not_chosen_is_explained():
+    now, lower, higher = (module.Losses(torch.tensor([x]), torch.tensor([x])) for x in (1.0, 0.9, 1.1))
+    assert module._by_chance({"a": lower, "b": higher}, now) == ", which is no significant gain"
+    assert module._by_chance({"b": higher}, now) == ""

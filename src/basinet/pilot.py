@@ -14,7 +14,7 @@ the long one is with that step size. With the same step size in both, the larges
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,8 +198,10 @@ def _warped(candidates: Sequence[Problem], plain: Problem, now: Losses, runs: _R
     tried = runs.of([p for p, x in known.items() if x.of == plain.likelihood])
     better = [p for p, losses in tried.items() if losses.better(now, Z_WARP)]
     if not better:
-        against = ", ".join(f"{_mean(x.nll)} with {_words(p)}" for p, x in tried.items())
-        return plain, now, f"the target itself: NLL {_mean(now.nll)}, against {against}" if tried else ""
+        if not tried:
+            return plain, now, ""
+        against = ", ".join(f"{_mean(x.nll)} with {_words(p)}" for p, x in tried.items()) + _by_chance(tried, now)
+        return plain, now, f"the target itself: NLL {_mean(now.nll)}, against {against}"
     best = min(better, key=lambda p: float(tried[p].nll.mean()))
     tried |= runs.of([p for p, x in known.items() if x.warp == known[best].warp and p is not best])
     same = [p for p in tried if known[p].warp == known[best].warp]
@@ -218,10 +220,16 @@ def _stepping(recipe: MAP, problem: Problem, now: Losses, runs: _Runs) -> tuple[
     against = ", ".join(f"{_mean(x.nll)} with {rate:.3g}" for rate, x in tried.items())
     better = [rate for rate, losses in tried.items() if losses.better(now, Z_RATE)]
     if not better:
-        return recipe, f"step size {usual:g}: NLL {_mean(now.nll)}, against {against}"
+        return recipe, f"step size {usual:g}: NLL {_mean(now.nll)}, against {against}{_by_chance(tried, now)}"
     best = min(better, key=lambda rate: float(tried[rate].nll.mean()))
     others = ", ".join(f"{_mean(x.nll)} with {rate:.3g}" for rate, x in ({usual: now} | tried).items() if rate != best)
     return _at(recipe, best), f"step size {best:.3g}: NLL {_mean(tried[best].nll)}, against {others}"
+
+
+def _by_chance(tried: Mapping[Any, Losses], now: Losses) -> str:
+    """Why a lower number was not chosen, where there is one."""
+    lower = any(float(losses.nll.mean()) < float(now.nll.mean()) for losses in tried.values())
+    return ", which is no significant gain" if lower else ""
 
 
 def _short(recipe: Method, n: int) -> MAP:
