@@ -84,15 +84,33 @@ def methods() -> list[str]:
 
 
 def record(method: str) -> list[str]:
-    """Scores of a method with every default, beside one network: of the study `compare`, and of `record.py`."""
+    """Scores of a method with every default, beside one network: of the study `compare`, and of `record.py`; and how
+    close it comes to a posterior that was sampled."""
+    lines = [*studied(method), "", *measured(method), "", *near(method)]
     return (
-        [*studied(method), "", *measured(method)]
-        if studied(method) or measured(method)
+        lines
+        if any(lines)
         else [
             "No study has put it on real data yet. Its tests fit it to one of scikit-learn's sets, and",
             f"`basinet compare digits --methods {method},MAP` shows it beside one network on your machine.",
         ]
     )
+
+
+def near(method: str) -> list[str]:
+    """Its total variation from long chains on the digits, beside one network's."""
+    rows = [r for r in read("fidelity") if r["set"] == "digits"]
+    value = {r["method"]: r["total_variation"] for r in rows}
+    own = [r for r in rows if r["recipe"]["type"] == f"method/{method}" and r["method"] in value]
+    own = [r for r in own if r["method"] != "half of the chains" and not r.get("tempered")]
+    if not own:
+        return []
+    words = ", ".join(f"{r['method']} {r['total_variation']:.3f} (members: {r['members']})" for r in own)
+    one, halves = value["MAP"], value["half of the chains"]
+    return [
+        f"Total variation from the posterior of a small network on the digits, sampled by long chains: {words}.",
+        f"One network has {one:.3f}, half of the chains {halves:.3f} ([study](../studies/fidelity.md)).",
+    ]
 
 
 def studied(method: str) -> list[str]:

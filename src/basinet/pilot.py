@@ -227,7 +227,7 @@ def _stepping(recipe: MAP, problem: Problem, now: Losses, runs: _Runs) -> tuple[
 
 
 def _by_chance(tried: Mapping[Any, Losses], now: Losses) -> str:
-    """Why a lower number was not chosen, where there is one."""
+    """Why a lower number was not chosen, if there is one."""
     lower = any(float(losses.nll.mean()) < float(now.nll.mean()) for losses in tried.values())
     return ", which is no significant gain" if lower else ""
 
