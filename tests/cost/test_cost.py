@@ -46,10 +46,10 @@ def foretold(method: bn.methods.Method, problem: bn.Problem, data: bn.Data, memb
 
 
 PEAK = """
-import ctypes, json, threading, time, torch, basinet as bn
+import ctypes, json, torch, basinet as bn
 
-def held():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def held(key):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
 
 def net():
     return bn.networks.MLP({inputs}, {outputs}, hidden={hidden})
@@ -66,21 +66,13 @@ method = {method}
 val = data if {val} else None
 found = bn.cost(method, problem, data, {members}, val=val, start=start, engine=engine, timed=False)
 
-def peak(run):  # what it gives, and the most that is held meanwhile beyond what was before
+def peak(run):  # what it gives, and the most that is held meanwhile beyond what was before, as the kernel counts it
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-    before, most, done = held(), [0], []
-
-    def watch():
-        while not done:
-            most[0] = max(most[0], held())
-            time.sleep(0.001)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak is from now on
+    before = held("VmRSS")
     made = run()
-    done.append(1)
-    thread.join()
-    return made, most[0] - before
+    return made, held("VmHWM") - before
 
 made, fitting = peak(lambda: bn.fit(method, problem, data, val=val, members={members}, start=start, engine=engine))
 _, asking = peak(lambda: made.predict(x[:1000]).probs)

@@ -90,7 +90,7 @@ PriorOf = Annotated[
     typer.Option(
         "--prior",
         help="Prior of the weights: the scale of a Normal (0.5, lecun, he or xavier), or a name with fields, such as "
-        "StudentT:df=3,scale=0.5. Default: Normal of scale 1.",
+        "StudentT:df=3,scale=0.5. Default: Normal of scale 1; of scale 3 for the built-in network of real targets.",
     ),
 ]
 LikelihoodOf = Annotated[
@@ -99,7 +99,8 @@ LikelihoodOf = Annotated[
         "--likelihood",
         help="Heteroscedastic (noise that depends on the inputs), Gaussian or StudentT (heavy tails), for classes "
         "Categorical or NoisyDirichlet; with fields, such as StudentT:df=3. Noise is in standard deviations of the "
-        "target. Default: Heteroscedastic, with --model Gaussian, both with learned noise; Categorical.",
+        "target. Default: Categorical for classes; for real targets Gaussian with --model, else Heteroscedastic or "
+        "Gaussian, of the target or a function of it, as validation chooses; noise is learned.",
     ),
 ]
 Images = Annotated[Path | None, typer.Option("--folder", help="Folder with the files of an image set.")]
