@@ -38,6 +38,37 @@ def test_the_noise_model_of_the_data_is_chosen(noise, chosen, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gaussian", "heteroscedastic"]
 
 
+def classes_of(n, flips, key=0):
+    """Two classes by a threshold of one input of eight, of which a share is the other one."""
+    draws = torch.Generator().manual_seed(key)
+    x = torch.randn(n, 8, generator=draws)
+    return bn.Data(x, (x[:, 0] > 0).long() ^ (torch.rand(n, generator=draws) < flips).long())
+
+
+def test_of_classes_the_network_and_the_step_size_are_chosen(tmp_path):
+    data, val = classes_of(200, 0.2), classes_of(100, 0.2, 1)
+    several = candidates_for(data.inputs, 2, "classes")
+    assert [type(p.network.module).__name__ for p in several] == ["TableNet", "MLP"]
+    problem, recipe, line = pilot(several, data, val, engine=CPU, pool=tmp_path)
+    assert line.startswith(module.IN_WORDS[type(problem.network.module).__name__]) and "; step size 0.000" in line
+    assert recipe.optimizer.lr.peak < bn.MAP().optimizer.lr.peak  # what a small noisy table asks for
+    chosen = type(problem.network.module).__name__.lower()
+    assert {path.name for path in tmp_path.iterdir()} == {"mlp", "tablenet", f"{chosen}-rates"}
+    own = bn.MAP(optimizer=Adam(lr=1e-2), epochs=3)
+    assert pilot(several, data, val, recipe=own, engine=CPU).recipe == own  # the user's own step size stays
+
+
+@pytest.mark.slow
+def test_the_default_for_a_small_noisy_table_of_classes_is_not_worse_than_a_constant():
+    """At the default step size it was: it learned such a table by heart before the second look at validation."""
+    data, val, test = classes_of(130, 0.3), classes_of(25, 0.3, 1), classes_of(4000, 0.3, 2)
+    chosen = pilot(candidates_for(data.inputs, 2, "classes"), data, val, engine=CPU)
+    today = bn.fit(chosen.recipe, chosen.problem, data, val=val, members=5, engine=CPU)
+    before = bn.fit(bn.MAP(), problem_for(data.inputs, 2, "classes"), data, val=val, members=5, engine=CPU)
+    constant = 0.6931
+    assert bn.score(today, test)["nll"] < constant + 0.01 < bn.score(before, test)["nll"]
+
+
 def test_a_pilot_is_no_longer_than_what_follows(tmp_path):
     data, val = table(lambda x: 0.1 + 0 * x, 100)
     problem, _, line = pilot(candidates(data), data, val, recipe=bn.MAP(epochs=2, batch_size=25), engine=CPU)
@@ -53,8 +84,8 @@ def test_without_a_choice_the_first_is_taken():
         assert pilot(several, data, held, engine=CPU) == (several[0], bn.MAP(), "")
     own = candidates(data, likelihood=bn.likelihoods.StudentT(scale=0.5, learned=True))
     assert len(own) == 1 and pilot(own, data, val, engine=CPU).problem is own[0]
-    classes = candidates_for(data.inputs, 3, "classes")
-    assert len(classes) == 1 and type(classes[0].likelihood).__name__ == "Categorical"
+    images = candidates_for(data.inputs, 3, "classes", table=False)
+    assert len(images) == 1 and type(images[0].likelihood).__name__ == "Categorical"
     assert candidates_for(data.inputs, 1, "real", Design(lambda i, o: torch.nn.Linear(i, o)))[0].likelihood.learned
 
 

@@ -14,6 +14,8 @@ import torch
 from .data import Data
 from .problem.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelihood
 
+LITTLE = 0.01  # nats per example: no more than that is as good as a constant
+
 
 def nll_of_constant(likelihood: Likelihood, data: Any, val: Any) -> float | None:
     """The validation NLL per example of a constant; None where it is not known, as of other likelihoods and streams."""
@@ -34,15 +36,17 @@ def nll_of_constant(likelihood: Likelihood, data: Any, val: Any) -> float | None
 
 def worse_than_constant(curves: Sequence[Mapping[str, Any]], constant: float | None) -> list[float]:
     """By how many nats per example the best validation NLL of each member is above that of a constant; 0 where it is
-    not, or where nothing is known of it."""
+    hardly so, or where nothing is known of it."""
     best = [min((v for v in one.get("val_nll") or () if v is not None), default=math.nan) for one in curves]
-    return [max(b - constant, 0.0) if constant is not None and b == b else 0.0 for b in best]
+    excess = [b - constant if constant is not None and b == b else 0.0 for b in best]
+    return [x if x > LITTLE else 0.0 for x in excess]
 
 
 def constant_line(excess: Sequence[float]) -> str:
     """What is said of members that are worse than a constant, by as much as `excess`."""
     count = sum(x > 0 for x in excess)
-    who = "the network predicts" if len(excess) == 1 else f"{count} of {len(excess)} members predict"
+    who = f"{count} of {len(excess)} members predict{'s' if count == 1 else ''}"
+    who = "the network predicts" if len(excess) == 1 else who
     return (
         f"{who} worse than a constant would: the validation NLL is up to {max(excess):.2g} nats per example above that "
         "of the targets' own mean and spread, or frequencies. Lower the learning rate, or look at inputs and targets"

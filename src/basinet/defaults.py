@@ -3,7 +3,7 @@
     real numbers   a TableNet that predicts mean and noise (Heteroscedastic), whose factor validation data set; or the
                    mean alone, with one noise for all rows (Gaussian); of the target, of its logarithm or a power of it
                    (Warped): where there are validation data, `pilot` chooses
-    classes        an MLP and Categorical
+    classes        a TableNet and Categorical, or an MLP where validation data prefer it; of images an MLP
     labels         an MLP and Bernoulli
 
 Weights have the prior N(0, 1), those of a TableNet N(0, 3^2). What keeps a network from fitting the noise of a small
@@ -69,17 +69,23 @@ class DefaultNetwork:
 
     @staticmethod
     def of(
-        inputs: Tensor, outputs: int, kind: Kind, likelihood: Likelihood, hidden: Sequence[int] | None = None
+        inputs: Tensor,
+        outputs: int,
+        kind: Kind,
+        likelihood: Likelihood,
+        hidden: Sequence[int] | None = None,
+        embeds: bool | None = None,  # numbers; None: for real targets
     ) -> DefaultNetwork:
         """For training inputs (N, ...) and as many outputs as the targets have."""
-        numbers = numbers_among(inputs) if kind == "real" else ()
+        embeds = kind == "real" if embeds is None else embeds
+        numbers = numbers_among(inputs) if embeds else ()
         return DefaultNetwork(
             kind=kind,
             inputs=inputs[0].numel(),
             outputs=network_outputs(outputs, likelihood),
             numbers=numbers,
-            features=FEATURES if len(numbers) <= MOST else 0,
-            hidden=tuple(hidden or ((128, 128, 128) if kind == "real" else (200, 200))),
+            features=FEATURES if embeds and len(numbers) <= MOST else 0,
+            hidden=tuple(hidden or ((128, 128, 128) if embeds else (200, 200))),
             bins=bins_for(inputs, numbers) if len(numbers) <= MOST else QUANTILES,
         )
 
@@ -104,7 +110,7 @@ class DefaultNetwork:
 
     def build(self, inputs: Tensor | None = None) -> nn.Module:
         """The network; for training inputs, with scales and bins from them, which a posterior that was saved has."""
-        if self.kind != "real":
+        if self.kind != "real" and not self.features:
             return MLP(self.inputs, self.outputs, hidden=self.hidden)
         network = TableNet(self.inputs, self.outputs, self.numbers, self.hidden, self.features, self.bins)
         return network if inputs is None else network.fitted(inputs)
@@ -117,6 +123,7 @@ class Design(NamedTuple):
     likelihood: Likelihood | None = None
     prior: Prior | None = None
     hidden: Sequence[int] | None = None  # widths of the built-in network
+    embeds: bool | None = None  # whether that is a TableNet; None: for real targets
 
 
 def problem_for(inputs: Tensor, outputs: int, kind: Kind, design: Design = Design()) -> Problem:  # noqa: B008
@@ -125,18 +132,19 @@ def problem_for(inputs: Tensor, outputs: int, kind: Kind, design: Design = Desig
     A user's own network gives one output for each target: real numbers then have one noise for all, unless a
     likelihood says otherwise.
     """
-    make, likelihood, prior, hidden = design
+    make, likelihood, prior, hidden, embeds = design
     if likelihood is not None and not isinstance(likelihood, OF_KIND[kind]):
         known = " or ".join(type(x).__name__ for x in LIKELIHOODS[kind])
         raise ValueError(f"expected a likelihood of {kind}, {known}, got {type(likelihood).__name__}")
-    prior = prior or (WIDE if kind == "real" and make is None else PRIOR)
+    embeds = kind == "real" if embeds is None else embeds
+    prior = prior or (WIDE if embeds and make is None else PRIOR)
     if make is not None:
         own = make
         likelihood = likelihood or (SHARED_NOISE if kind == "real" else LIKELIHOODS[kind][0])
         width = network_outputs(outputs, likelihood)
         return Problem(lambda: own(inputs[0].numel(), width), likelihood, prior)
     likelihood = likelihood or LIKELIHOODS[kind][0]
-    network = DefaultNetwork.of(inputs, outputs, kind, likelihood, hidden)
+    network = DefaultNetwork.of(inputs, outputs, kind, likelihood, hidden, embeds)
     scales = dict(network.build(inputs).named_buffers())  # and bins: found once
 
     def build() -> nn.Module:
@@ -155,9 +163,16 @@ def candidates_for(
     *,
     targets: Tensor | None = None,
     zero: float | None = None,
+    table: bool = True,
 ) -> tuple[Problem, ...]:
-    """The problems that `problem_for` might return, its own first, and for training targets (N, 1) those with a change
-    of variable that suits them: what `pilot` chooses from. `zero` is where zero lies among the targets."""
+    """What `pilot` chooses from, the default first.
+
+    For real targets, noise that is predicted or of one size, and for training targets (N, 1) changes of variable that
+    suit them; `zero` is where zero lies among the targets. For the classes of a `table`, a TableNet or an MLP.
+    """
+    rows = kind == "classes" and table and inputs.dim() == 2 and len(numbers_among(inputs)) <= MOST
+    if rows and design.make is None and design.embeds is None:
+        return tuple(problem_for(inputs, outputs, kind, design._replace(embeds=e)) for e in (True, False))
     if kind != "real" or design.make is not None or design.likelihood is not None:
         return (problem_for(inputs, outputs, kind, design),)
     plain = [problem_for(inputs, outputs, kind, design._replace(likelihood=x)) for x in CANDIDATES]
@@ -170,6 +185,11 @@ def network_outputs(outputs: int, likelihood: Likelihood) -> int:
     """How many outputs the network has: twice as many as targets, where it also predicts their noise."""
     of = likelihood.of if isinstance(likelihood, Warped) else likelihood
     return 2 * outputs if isinstance(of, Heteroscedastic) else outputs
+
+
+def embeds_numbers(problem: Problem) -> bool:
+    """Whether the network of a problem is the built-in one for tables."""
+    return isinstance(problem.network.module, TableNet)
 
 
 def said(problem: Problem) -> str:

@@ -1,11 +1,16 @@
 """Which of a few problems suits the data, and which step size: short trainings, between which validation data choose.
 
-First the noise is chosen, by the CRPS of the mixture at the spread that validation tells: in units of the target, so
-that it sees means and spreads alike, and one row far out does not decide. Noise that the network predicts has to be
-better than one size for all rows by more than a standard error: on small tables it fits the training rows. Then, under
-that noise, whether the network sees the target or a function of it (`Warped`): that has to have a better NLL by more
-than a standard error and no worse CRPS, and then all noises are tried for it. Last the step size, for recipes that have
-the default one: others, side by side in one stack, have to be better by more than two standard errors.
+For real numbers, first the noise is chosen, by the CRPS of the mixture at the spread that validation tells: in units of
+the target, so that it sees means and spreads alike, and one row far out does not decide. Noise that the network
+predicts has to be better than one size for all rows by more than a standard error: on small tables it fits the training
+rows. Then, under that noise, whether the network sees the target or a function of it (`Warped`): that has to have a
+better NLL by more than a standard error and no worse CRPS, and then all noises are tried for it. Last the step size,
+for recipes that have the default one: others, side by side in one stack, have to be better by more than two standard
+errors.
+
+For the classes of a table, first the network: one that embeds numbers, unless a plain one has a better NLL by more than
+a standard error and no worse Brier score. Then the step size, which begins at a tenth of the default: validation is
+looked at every few steps, and at the default step size a small noisy table is learned by heart before the second look.
 
 A run that is k times as short as what follows has k times its step size, k up to 3: it goes as far, and is as good as
 the long one is with that step size. With the same step size in both, the largest one would win short runs.
@@ -30,24 +35,30 @@ from .fit import fit
 from .methods.map import MAP
 from .optim import Adam, Cosine
 from .posterior import Posterior
-from .predict import NumberPredictive, Predictive, crps
+from .predict import ClassPredictive, NumberPredictive, Predictive, crps
 from .problem import Problem
-from .problem.likelihoods import Heteroscedastic, Warped
+from .problem.likelihoods import ClassLikelihood, Heteroscedastic, Warped
 from .scoring import predicted
 
 USUAL = MAP().optimizer  # whose step size is looked for
 STEPS, MEMBERS = 600, 2  # of a pilot run
 FEWEST = 20  # validation examples: fewer choose by chance
 RATES = (1 / 3, 3.0)  # of the default step size, which are tried too
+CAREFUL = 0.1  # of classes: the step size to begin with, as a share of the default one
+FASTER = (3.0, 10.0)  # of the careful step size, which are tried too
 LONGER = 3.0  # what follows, at most, for the step size of a pilot run
-Z_NOISE, Z_WARP, Z_RATE = 1.0, 1.0, 2.0  # standard errors by which predicted noise, another target, or another step
-# size have to be better
+Z_NOISE = Z_WARP = Z_NETWORK = (
+    1.0  # standard errors by which predicted noise, another target or network has to be better
+)
+Z_RATE = 2.0  # or another step size have to be better
 IN_WORDS = {
     "Gaussian": "one size of noise for all rows",
     "Heteroscedastic": "noise that the network predicts",
     "StudentT": "noise with heavy tails",
     "Log": "its logarithm",
     "YeoJohnson": "a power of it (Yeo and Johnson)",
+    "TableNet": "a network that embeds numbers",
+    "MLP": "a plain network",
 }
 
 
@@ -62,14 +73,14 @@ class Pilot(NamedTuple):
 class Losses(NamedTuple):
     """Of each validation target that counts."""
 
-    crps: Tensor
+    error: Tensor  # the CRPS of numbers, the Brier score of classes: a target far out does not decide
     nll: Tensor
 
     def better(self, other: Losses, z: float) -> bool:
-        """Whether the NLL is lower, by more than z standard errors of the mean difference, and the CRPS no higher."""
+        """Whether the NLL is lower, by more than z standard errors of the mean difference, and the error no larger."""
         gain = other.nll - self.nll
         clear = float(gain.mean()) > z * float(gain.std()) / math.sqrt(len(gain))
-        return clear and float((self.crps - other.crps).mean()) <= 0
+        return clear and float((self.error - other.error).mean()) <= 0
 
 
 def pilot(
@@ -82,42 +93,72 @@ def pilot(
     engine: Engine | None = None,
     pool: Path | None = None,
 ) -> Pilot:
-    """One of the candidates, whose likelihoods are of real numbers; the first where there is nothing to choose by.
+    """One of the candidates, of real numbers or of the classes of a table; the first where there is nothing to choose
+    by.
 
     A run has 600 steps, or those of the `recipe` that is to follow, where they are fewer. `pool` is a folder in which
     the runs are kept, so that the same choice is not made twice.
     """
     recipe = MAP() if recipe is None else recipe
-    nothing = Pilot(candidates[0], recipe)
-    if len(candidates) < 2 or val is None or val.n < FEWEST:
-        return nothing
-    short = _short(recipe, data.n)
+    classes = isinstance(candidates[0].likelihood, ClassLikelihood)
+    if len(candidates) < 2 or val is None:
+        return Pilot(candidates[0], recipe)
+    short = _short(recipe, data.n, CAREFUL if classes else 1.0)
+    rated = isinstance(recipe, MAP) and recipe.epochs is None and recipe.optimizer == USUAL
+    if isinstance(recipe, MAP) and rated and classes:
+        recipe = _at(recipe, CAREFUL * _peak(recipe))
     steps = plan_of(short, data.n).steps
-    if steps == 0:
-        return nothing
+    if val.n < FEWEST or steps == 0:
+        return Pilot(candidates[0], recipe)
     runs = _Runs(data, val, short, seed, replace(engine or Engine(), progress=False), pool)
-    noises = runs.of([p for p in candidates if not isinstance(p.likelihood, Warped)])
-    if not noises:
-        return nothing
-    plain = _noise(noises)
-    others = ", ".join(f"{_mean(x.crps)} with {_words(p)}" for p, x in noises.items() if p is not plain)
-    crps_here = f"CRPS {_mean(noises[plain].crps)} after {steps:,} steps{others and ', against ' + others}"
-    best, losses, line = _warped(candidates, plain, noises[plain], runs)
-    lines = [f"{_words(plain)}, by validation: {crps_here}", line]
-    if isinstance(recipe, MAP) and recipe.epochs is None and recipe.optimizer == USUAL:
-        recipe, line = _stepping(recipe, best, losses, runs)
+    chosen = (_of_classes if classes else _of_numbers)(candidates, runs, steps)
+    if chosen is None:
+        return Pilot(candidates[0], recipe)
+    best, losses, lines = chosen
+    if isinstance(recipe, MAP) and rated:
+        recipe, line = _stepping(recipe, best, losses, runs, FASTER if classes else RATES)
         lines.append(line)
     return Pilot(best, recipe, "; ".join(filter(None, lines)))
 
 
+Chosen = tuple[Problem, Losses, list[str]]  # the problem, how it did, and what there is to say
+
+
+def _of_numbers(candidates: Sequence[Problem], runs: _Runs, steps: int) -> Chosen | None:
+    """The noise, then a function of the target; None where no run came to anything."""
+    noises = runs.of([p for p in candidates if not isinstance(p.likelihood, Warped)])
+    if not noises:
+        return None
+    plain = _noise(noises)
+    others = ", ".join(f"{_mean(x.error)} with {_words(p)}" for p, x in noises.items() if p is not plain)
+    crps_here = f"CRPS {_mean(noises[plain].error)} after {steps:,} steps{others and ', against ' + others}"
+    best, losses, line = _warped(candidates, plain, noises[plain], runs)
+    return best, losses, [f"{_words(plain)}, by validation: {crps_here}", line]
+
+
+def _of_classes(candidates: Sequence[Problem], runs: _Runs, steps: int) -> Chosen | None:
+    """The network."""
+    known = runs.of(candidates)
+    if not known:
+        return None
+    best = first = next(iter(known))
+    for other, losses in known.items():
+        if losses.better(known[first], Z_NETWORK) and losses.nll.mean() < known[best].nll.mean():
+            best = other
+    others = ", ".join(f"{_mean(x.nll)} with {_words(p)}" for p, x in known.items() if p is not best)
+    chance = _by_chance({p: x for p, x in known.items() if p is not best}, known[best])
+    here = f"NLL {_mean(known[best].nll)} after {steps:,} steps{others and ', against ' + others}{chance}"
+    return best, known[best], [f"{_words(best)}, by validation: {here}"]
+
+
 def _noise(losses: dict[Problem, Losses]) -> Problem:
     """The problem with the best CRPS, unless one with a single size of noise is hardly worse."""
-    best = min(losses, key=lambda p: float(losses[p].crps.mean()))
+    best = min(losses, key=lambda p: float(losses[p].error.mean()))
     simple = [p for p in losses if not isinstance(p.likelihood, Heteroscedastic)]
     if not simple or best in simple:
         return best
-    single = min(simple, key=lambda p: float(losses[p].crps.mean()))
-    gain = losses[single].crps - losses[best].crps
+    single = min(simple, key=lambda p: float(losses[p].error.mean()))
+    gain = losses[single].error - losses[best].error
     return best if float(gain.mean()) > Z_NOISE * float(gain.std()) / math.sqrt(len(gain)) else single
 
 
@@ -156,7 +197,7 @@ class _Runs:
         parts = () if fitted is None else fitted.parts
         losses = {}
         for factor, peak in zip(factors, peaks):
-            own = tuple(part for part in parts if isinstance(part.recipe, MAP) and _peak(part.recipe) == peak)
+            own = tuple(part for part in parts if isinstance(part.recipe, MAP) and _peak(part.recipe) == _round(peak))
             if own and (own_losses := self._losses(Posterior(own))) is not None:
                 losses[factor] = own_losses
         return losses
@@ -177,13 +218,19 @@ class _Runs:
             alone = [(posterior[k], val.member(member.k)) for k, member in enumerate(posterior.members)]
             chunks = [chunk for one, own in alone for chunk in predicted(one, own, None, None, seed)]
         else:
-            chunks = list(predicted(temper(posterior, val, seed=seed), val, None, None, seed))
+            numbers = not isinstance(posterior.problem.likelihood, ClassLikelihood)
+            judged = temper(posterior, val, seed=seed) if numbers else posterior
+            chunks = list(predicted(judged, val, None, None, seed))
         seen = [_losses_of(*chunk) for chunk in chunks]
         losses = Losses(*(torch.cat(each) for each in zip(*seen)))
         return losses if all(bool(x.isfinite().all()) for x in losses) else None
 
 
 def _losses_of(predictive: Predictive, targets: Tensor, mask: Tensor | None) -> Losses:
+    if isinstance(predictive, ClassPredictive):
+        truth = torch.nn.functional.one_hot(targets.cpu(), predictive.probs.shape[-1])
+        brier = (predictive.probs.double().cpu() - truth).square().sum(-1)
+        return Losses(brier, -predictive.log_prob(targets, mask).double().cpu())
     assert isinstance(predictive, NumberPredictive)
     here = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
     each = crps(predictive, targets).reshape(targets.shape).cpu()[here.cpu()]
@@ -205,16 +252,16 @@ def _warped(candidates: Sequence[Problem], plain: Problem, now: Losses, runs: _R
     best = min(better, key=lambda p: float(tried[p].nll.mean()))
     tried |= runs.of([p for p, x in known.items() if x.warp == known[best].warp and p is not best])
     same = [p for p in tried if known[p].warp == known[best].warp]
-    best = min(same, key=lambda p: float(tried[p].crps.mean()))
+    best = min(same, key=lambda p: float(tried[p].error.mean()))
     noise = IN_WORDS.get(type(known[best].of).__name__, "")
     line = f"{_words(best)} in place of the target itself, with {noise}: NLL {_mean(tried[best].nll)}, against "
     return best, tried[best], line + _mean(now.nll)
 
 
-def _stepping(recipe: MAP, problem: Problem, now: Losses, runs: _Runs) -> tuple[MAP, str]:
+def _stepping(recipe: MAP, problem: Problem, now: Losses, runs: _Runs, rates: Sequence[float]) -> tuple[MAP, str]:
     """The recipe with the step size that is best, and a line about it."""
     usual = _peak(recipe)
-    tried = {factor * usual: losses for factor, losses in (runs.at(RATES, problem) if RATES else {}).items()}
+    tried = {factor * usual: losses for factor, losses in (runs.at(rates, problem) if rates else {}).items()}
     if not tried:
         return recipe, ""
     against = ", ".join(f"{_mean(x.nll)} with {rate:.3g}" for rate, x in tried.items())
@@ -232,15 +279,15 @@ def _by_chance(tried: Mapping[Any, Losses], now: Losses) -> str:
     return ", which is no significant gain" if lower else ""
 
 
-def _short(recipe: Method, n: int) -> MAP:
-    """A mode by at most STEPS steps of the recipe's size, at its best validation."""
+def _short(recipe: Method, n: int, share: float) -> MAP:
+    """A mode by at most STEPS steps, of a share of the recipe's size, at its best validation."""
     like = recipe if isinstance(recipe, MAP) else MAP()
     steps, batch = plan_of(like, n).steps, min(like.batch_size or n, n)
     epochs = math.ceil(min(steps, STEPS) * batch / n)
     short = MAP(epochs=epochs, batch_size=like.batch_size, optimizer=like.optimizer, patience=like.patience or PATIENCE)
     if like.optimizer != USUAL or not steps:
         return short
-    return _at(short, _peak(like) * min(LONGER, max(1.0, steps / STEPS)))
+    return _at(short, share * _peak(like) * min(LONGER, max(1.0, steps / STEPS)))
 
 
 def _peak(recipe: MAP) -> float:
@@ -251,20 +298,30 @@ def _peak(recipe: MAP) -> float:
 def _at(recipe: MAP, peak: float | list[float]) -> MAP:
     """The recipe with another step size, or with several."""
     assert isinstance(recipe.optimizer, Adam) and isinstance(recipe.optimizer.lr, Cosine)
+    peak = [*map(_round, peak)] if isinstance(peak, list) else _round(peak)
     rate = replace(recipe.optimizer.lr, peak=peak)  # type: ignore[arg-type]  # a list is a sweep
     return replace(recipe, optimizer=replace(recipe.optimizer, lr=rate))
 
 
+def _round(x: float) -> float:
+    """Without the digits that multiplying leaves at the end."""
+    return float(f"{x:.12g}")
+
+
 def _name(problem: Problem) -> str:
     likelihood = problem.likelihood
+    if isinstance(likelihood, ClassLikelihood):
+        return type(problem.network.module).__name__
     if isinstance(likelihood, Warped):
         return f"{type(likelihood.of).__name__}-{type(likelihood.warp).__name__}"
     return type(likelihood).__name__
 
 
 def _words(problem: Problem) -> str:
-    """What a problem assumes: which function of the target is seen, or what noise it has."""
+    """What a problem assumes: which function of the target is seen, or what noise it has; of classes, which network."""
     likelihood: object = problem.likelihood
+    if isinstance(likelihood, ClassLikelihood):
+        likelihood = problem.network.module
     name = type(likelihood.warp if isinstance(likelihood, Warped) else likelihood).__name__
     return IN_WORDS.get(name, f"likelihood {name}")
 

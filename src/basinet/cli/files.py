@@ -76,7 +76,7 @@ def fit(
     from ..calibrate.conformal import conformal as calibrated
     from ..calibrate.temper import temper
     from ..compare.api import target_name
-    from ..defaults import DefaultNetwork, Design, candidates_for, said
+    from ..defaults import DefaultNetwork, Design, candidates_for, embeds_numbers, said
     from ..engine.method import short
     from ..fit import fit as fit_members
     from ..pilot import pilot
@@ -102,7 +102,7 @@ def fit(
         for line in leaks(parts[0], parts[1] if val else None, encoder.features, what):
             warn(line)
         train, held = parts[0], parts[1] if val else None
-        if what == "real" and held is not None and how.exchangeable:
+        if what != "labels" and held is not None and how.exchangeable:
             train, held = crossed(train, held, members, seed)
         shape = (train.inputs, encoder.target.outputs, what)
         zero = getattr(encoder.target, "zero", None)
@@ -143,7 +143,8 @@ def fit(
             tell(f"Spread of the mixture: times {float(posterior.temperature.values):.3g}, by validation")
         if conformal is not None:
             posterior = calibrated(posterior, parts[2], level=conformal, seed=seed)
-        network = None if chosen.make else DefaultNetwork.of(*shape, problem.likelihood, chosen.hidden)
+        form = (problem.likelihood, chosen.hidden, embeds_numbers(problem))
+        network = None if chosen.make else DefaultNetwork.of(*shape, *form)
         Fitted(posterior, encoder, file.name, checksum(file), chosen.model, network).save(where)
         if held is not None:
             scores = encoder.scores(score(posterior, held))

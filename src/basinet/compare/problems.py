@@ -47,7 +47,8 @@ def default_problems(splits: Splits, design: Design = Design()) -> tuple[Problem
         raise ValueError(f"expected inputs of one tensor for the built-in network, got {len(first)}: pass a problem")
     outputs = splits.classes or splits.train.targets[0].numel()
     zero = -splits.target_mean / splits.target_sd
-    return candidates_for(first[0], outputs, splits.kind, design, targets=splits.train.targets, zero=zero)
+    targets, table = splits.train.targets, splits.image is None
+    return candidates_for(first[0], outputs, splits.kind, design, targets=targets, zero=zero, table=table)
 
 
 def kind_of(problem: Problem) -> str:

@@ -19,7 +19,7 @@ from torch import nn
 from ..calibrate.temper import temper
 from ..core.tree import move
 from ..data import Data
-from ..defaults import DefaultNetwork, Design, candidates_for, network_outputs
+from ..defaults import DefaultNetwork, Design, candidates_for, embeds_numbers, network_outputs
 from ..engine import Engine, Method
 from ..engine.progress import Progress
 from ..fit import fit
@@ -129,7 +129,7 @@ class Estimator(BaseEstimator):
             if "rows are copies of others" not in line:  # which matters only to scores on held-out rows
                 warnings.warn(line, DataWarning, stacklevel=4)
         train, val = parts[0], parts[1] if len(parts) > 1 else None
-        if self._kind == "real" and val is not None and isinstance(self.members, int):  # else `fit` says so
+        if val is not None and isinstance(self.members, int):  # else `fit` says so
             train, val = crossed(train, val, self.members, seed)
         self.posterior_ = self._fitted(train, val, seed)
         self._seed_of_draws = seed
@@ -162,7 +162,8 @@ class Estimator(BaseEstimator):
         problem, recipe, chosen = pilot(problems, train, val, recipe=recipe, seed=seed, engine=engine)
         if chosen:
             Progress("", 0, engine.progress).say(chosen)
-        self.network_ = DefaultNetwork.of(*shape, problem.likelihood) if given is None else None
+        form = (problem.likelihood, None, embeds_numbers(problem))
+        self.network_ = DefaultNetwork.of(*shape, *form) if given is None else None
         self._sizes = (train.inputs[0].numel(), network_outputs(shape[1], problem.likelihood))
         if isinstance(given, nn.Module):
             problem = Problem(given, problem.likelihood, problem.prior)
