@@ -48,14 +48,39 @@ def classes_of(n, flips, key=0):
 def test_of_classes_the_network_and_the_step_size_are_chosen(tmp_path):
     data, val = classes_of(200, 0.2), classes_of(100, 0.2, 1)
     several = candidates_for(data.inputs, 2, "classes")
-    assert [type(p.network.module).__name__ for p in several] == ["TableNet", "MLP"]
+    assert [type(p.network.module).__name__ for p in several] == ["MLP", "TableNet"]
     problem, recipe, line = pilot(several, data, val, engine=CPU, pool=tmp_path)
-    assert line.startswith(module.IN_WORDS[type(problem.network.module).__name__]) and "; step size 0.000" in line
+    assert line.startswith(module.IN_WORDS[type(problem.network.module).__name__] + " and step size 0.000")
+    assert line.count(" with ") == 5  # two networks at three step sizes
     assert recipe.optimizer.lr.peak < bn.MAP().optimizer.lr.peak  # what a small noisy table asks for
-    chosen = type(problem.network.module).__name__.lower()
-    assert {path.name for path in tmp_path.iterdir()} == {"mlp", "tablenet", f"{chosen}-rates"}
+    assert {path.name for path in tmp_path.iterdir()} == {"mlp-rates", "tablenet-rates"}
     own = bn.MAP(optimizer=Adam(lr=1e-2), epochs=3)
     assert pilot(several, data, val, recipe=own, engine=CPU).recipe == own  # the user's own step size stays
+    unjudged = pilot(several, data, val.take(slice(0, module.FEWEST - 1)), engine=CPU)
+    assert (unjudged.problem, unjudged.line) == (several[0], "")
+    assert unjudged.recipe.optimizer.lr.peak == pytest.approx(0.0003)  # careful, where nothing can be chosen
+
+
+def test_of_classes_what_is_careful_is_taken_unless_it_is_clearly_worse(monkeypatch):
+    """Losses that are given for each network and step size."""
+    data, val = classes_of(60, 0.2), classes_of(40, 0.2, 1)
+    several = candidates_for(data.inputs, 2, "classes")
+    wobble = torch.linspace(-1, 1, 40, dtype=torch.float64)
+
+    def chosen(best):
+        """Of six, all of them at 0.7 but one, which is better by `best` on average."""
+
+        def at(self, factors, problem):
+            gain = [best if (f == 1.0 and problem is several[1]) else 0.0 for f in factors]
+            level = {f: 0.7 - g * (1 + wobble) for f, g in zip(factors, gain)}
+            return {f: Losses(nll, nll) for f, nll in level.items()}
+
+        monkeypatch.setattr(module._Runs, "at", at)
+        problem, recipe, _ = pilot(several, data, val, engine=CPU)
+        return type(problem.network.module).__name__, recipe.optimizer.lr.peak
+
+    assert chosen(0.0) == ("MLP", pytest.approx(0.0003))
+    assert chosen(0.3) == ("TableNet", pytest.approx(0.003))
 
 
 @pytest.mark.slow

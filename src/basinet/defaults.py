@@ -3,7 +3,7 @@
     real numbers   a TableNet that predicts mean and noise (Heteroscedastic), whose factor validation data set; or the
                    mean alone, with one noise for all rows (Gaussian); of the target, of its logarithm or a power of it
                    (Warped): where there are validation data, `pilot` chooses
-    classes        a TableNet and Categorical, or an MLP where validation data prefer it; of images an MLP
+    classes        an MLP and Categorical, or a TableNet where validation data prefer it; of images an MLP
     labels         an MLP and Bernoulli
 
 Weights have the prior N(0, 1), those of a TableNet N(0, 3^2). What keeps a network from fitting the noise of a small
@@ -168,11 +168,11 @@ def candidates_for(
     """What `pilot` chooses from, the default first.
 
     For real targets, noise that is predicted or of one size, and for training targets (N, 1) changes of variable that
-    suit them; `zero` is where zero lies among the targets. For the classes of a `table`, a TableNet or an MLP.
+    suit them; `zero` is where zero lies among the targets. For the classes of a `table`, an MLP or a TableNet.
     """
     rows = kind == "classes" and table and inputs.dim() == 2 and len(numbers_among(inputs)) <= MOST
     if rows and design.make is None and design.embeds is None:
-        return tuple(problem_for(inputs, outputs, kind, design._replace(embeds=e)) for e in (True, False))
+        return tuple(problem_for(inputs, outputs, kind, design._replace(embeds=e)) for e in (False, True))
     if kind != "real" or design.make is not None or design.likelihood is not None:
         return (problem_for(inputs, outputs, kind, design),)
     plain = [problem_for(inputs, outputs, kind, design._replace(likelihood=x)) for x in CANDIDATES]

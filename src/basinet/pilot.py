@@ -8,9 +8,9 @@ better NLL by more than a standard error and no worse CRPS, and then all noises 
 for recipes that have the default one: others, side by side in one stack, have to be better by more than two standard
 errors.
 
-For the classes of a table, first the network: one that embeds numbers, unless a plain one has a better NLL by more than
-a standard error and no worse Brier score. Then the step size, which begins at a tenth of the default: validation is
-looked at every few steps, and at the default step size a small noisy table is learned by heart before the second look.
+For the classes of a table the network and the step size together: a plain one or one that embeds numbers, at a tenth,
+three tenths or all of the default step size. Of those that are not worse than the best by more than a standard error
+the one with the smallest steps is taken: a small noisy table is learned by heart before validation is looked at twice.
 
 A run that is k times as short as what follows has k times its step size, k up to 3: it goes as far, and is as good as
 the long one is with that step size. With the same step size in both, the largest one would win short runs.
@@ -44,13 +44,11 @@ USUAL = MAP().optimizer  # whose step size is looked for
 STEPS, MEMBERS = 600, 2  # of a pilot run
 FEWEST = 20  # validation examples: fewer choose by chance
 RATES = (1 / 3, 3.0)  # of the default step size, which are tried too
-CAREFUL = 0.1  # of classes: the step size to begin with, as a share of the default one
-FASTER = (3.0, 10.0)  # of the careful step size, which are tried too
+CLASS_RATES = (0.1, 0.3, 1.0)  # of the default step size, which are tried for classes, the most careful first
 LONGER = 3.0  # what follows, at most, for the step size of a pilot run
-Z_NOISE = Z_WARP = Z_NETWORK = (
-    1.0  # standard errors by which predicted noise, another target or network has to be better
-)
-Z_RATE = 2.0  # or another step size have to be better
+Z_NOISE, Z_WARP, Z_RATE = 1.0, 1.0, 2.0  # standard errors by which predicted noise, another target, or another step
+# size have to be better
+Z_CLASSES = 1.0  # standard errors by which a network with a more careful step size may be worse
 IN_WORDS = {
     "Gaussian": "one size of noise for all rows",
     "Heteroscedastic": "noise that the network predicts",
@@ -103,52 +101,56 @@ def pilot(
     classes = isinstance(candidates[0].likelihood, ClassLikelihood)
     if len(candidates) < 2 or val is None:
         return Pilot(candidates[0], recipe)
-    short = _short(recipe, data.n, CAREFUL if classes else 1.0)
+    short = _short(recipe, data.n)
     rated = isinstance(recipe, MAP) and recipe.epochs is None and recipe.optimizer == USUAL
-    if isinstance(recipe, MAP) and rated and classes:
-        recipe = _at(recipe, CAREFUL * _peak(recipe))
-    steps = plan_of(short, data.n).steps
-    if val.n < FEWEST or steps == 0:
+    rates = (CLASS_RATES if classes else RATES) if rated else ()
+    if val.n < FEWEST or plan_of(short, data.n).steps == 0:
+        if classes and rated and isinstance(recipe, MAP):
+            recipe = _at(recipe, CLASS_RATES[0] * _peak(recipe))
         return Pilot(candidates[0], recipe)
     runs = _Runs(data, val, short, seed, replace(engine or Engine(), progress=False), pool)
-    chosen = (_of_classes if classes else _of_numbers)(candidates, runs, steps)
-    if chosen is None:
-        return Pilot(candidates[0], recipe)
-    best, losses, lines = chosen
-    if isinstance(recipe, MAP) and rated:
-        recipe, line = _stepping(recipe, best, losses, runs, FASTER if classes else RATES)
-        lines.append(line)
-    return Pilot(best, recipe, "; ".join(filter(None, lines)))
+    choose = _of_classes if classes else _of_numbers
+    return choose(candidates, recipe, runs, rates) or Pilot(candidates[0], recipe)
 
 
-Chosen = tuple[Problem, Losses, list[str]]  # the problem, how it did, and what there is to say
-
-
-def _of_numbers(candidates: Sequence[Problem], runs: _Runs, steps: int) -> Chosen | None:
-    """The noise, then a function of the target; None where no run came to anything."""
+def _of_numbers(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rates: Sequence[float]) -> Pilot | None:
+    """The noise, then a function of the target, then the step size; None where no run came to anything."""
     noises = runs.of([p for p in candidates if not isinstance(p.likelihood, Warped)])
     if not noises:
         return None
     plain = _noise(noises)
     others = ", ".join(f"{_mean(x.error)} with {_words(p)}" for p, x in noises.items() if p is not plain)
-    crps_here = f"CRPS {_mean(noises[plain].error)} after {steps:,} steps{others and ', against ' + others}"
+    crps_here = f"CRPS {_mean(noises[plain].error)} after {runs.steps:,} steps{others and ', against ' + others}"
     best, losses, line = _warped(candidates, plain, noises[plain], runs)
-    return best, losses, [f"{_words(plain)}, by validation: {crps_here}", line]
+    lines = [f"{_words(plain)}, by validation: {crps_here}", line]
+    if isinstance(recipe, MAP) and rates:
+        recipe, line = _stepping(recipe, best, losses, runs, rates)
+        lines.append(line)
+    return Pilot(best, recipe, "; ".join(filter(None, lines)))
 
 
-def _of_classes(candidates: Sequence[Problem], runs: _Runs, steps: int) -> Chosen | None:
-    """The network."""
-    known = runs.of(candidates)
-    if not known:
+def _of_classes(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rates: Sequence[float]) -> Pilot | None:
+    """The network and the step size; None where no run came to anything."""
+    if rates:
+        each = {p: runs.at(rates, p) for p in candidates}
+        tried = {(rate, p): each[p][rate] for rate in rates for p in candidates if rate in each[p]}
+    else:
+        tried = {(1.0, p): losses for p, losses in runs.of(candidates).items()}
+    if not tried:
         return None
-    best = first = next(iter(known))
-    for other, losses in known.items():
-        if losses.better(known[first], Z_NETWORK) and losses.nll.mean() < known[best].nll.mean():
-            best = other
-    others = ", ".join(f"{_mean(x.nll)} with {_words(p)}" for p, x in known.items() if p is not best)
-    chance = _by_chance({p: x for p, x in known.items() if p is not best}, known[best])
-    here = f"NLL {_mean(known[best].nll)} after {steps:,} steps{others and ', against ' + others}{chance}"
-    return best, known[best], [f"{_words(best)}, by validation: {here}"]
+    least = min(tried.values(), key=lambda x: float(x.nll.mean()))
+    taken = next(key for key, x in tried.items() if not least.better(x, Z_CLASSES))
+    usual = _peak(recipe) if isinstance(recipe, MAP) and rates else None
+
+    def named(rate: float, problem: Problem) -> str:
+        return _words(problem) + (f" and step size {rate * usual:.3g}" if usual else "")
+
+    others = ", ".join(f"{_mean(x.nll)} with {named(*key)}" for key, x in tried.items() if key != taken)
+    chance = "" if tried[taken] is least else ", which is no significant gain"
+    here = f"NLL {_mean(tried[taken].nll)} after {runs.steps:,} steps{others and ', against ' + others}{chance}"
+    if isinstance(recipe, MAP) and usual:
+        recipe = _at(recipe, taken[0] * usual)
+    return Pilot(taken[1], recipe, f"{named(*taken)}, by validation: {here}")
 
 
 def _noise(losses: dict[Problem, Losses]) -> Problem:
@@ -183,6 +185,11 @@ class _Runs:
     seed: int
     engine: Engine
     pool: Path | None
+
+    @property
+    def steps(self) -> int:
+        """Of each."""
+        return plan_of(self.short, self.data.n).steps
 
     def of(self, problems: Sequence[Problem]) -> dict[Problem, Losses]:
         """The losses of those whose training came to something."""
@@ -279,15 +286,15 @@ def _by_chance(tried: Mapping[Any, Losses], now: Losses) -> str:
     return ", which is no significant gain" if lower else ""
 
 
-def _short(recipe: Method, n: int, share: float) -> MAP:
-    """A mode by at most STEPS steps, of a share of the recipe's size, at its best validation."""
+def _short(recipe: Method, n: int) -> MAP:
+    """A mode by at most STEPS steps of the recipe's size, at its best validation."""
     like = recipe if isinstance(recipe, MAP) else MAP()
     steps, batch = plan_of(like, n).steps, min(like.batch_size or n, n)
     epochs = math.ceil(min(steps, STEPS) * batch / n)
     short = MAP(epochs=epochs, batch_size=like.batch_size, optimizer=like.optimizer, patience=like.patience or PATIENCE)
     if like.optimizer != USUAL or not steps:
         return short
-    return _at(short, share * _peak(like) * min(LONGER, max(1.0, steps / STEPS)))
+    return _at(short, _peak(like) * min(LONGER, max(1.0, steps / STEPS)))
 
 
 def _peak(recipe: MAP) -> float:

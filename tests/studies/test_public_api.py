@@ -24,6 +24,7 @@ PRIVATE = {  # and why; what is no longer imported leaves this list
     "pool.fingerprint": "tells records of an older default from those of today",
     "pool.read_records": "reads what append_record wrote",
     "compare.default_problem": "the problem that compare chooses is what is studied",
+    "compare.problems.default_problems": "the default for classes is what is studied",
     "defaults.candidates_for": "the default of tables is what is studied",
     "pilot": "the default of tables is what is studied",
     "pilot.pilot": "the default of tables is what is studied",
