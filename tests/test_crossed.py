@@ -43,12 +43,14 @@ def test_rows_change_places_in_the_proportion_that_the_parts_have():
     assert crossed(many, whole.val, 3, 0) == (many, whole.val)
 
 
-def test_compare_has_the_row_for_real_targets_only():
+def test_compare_has_the_row_for_real_targets_and_for_classes_where_it_is_asked_for():
     labels = [row.label for row in choose(None, 3, False, "real").rows]
     assert labels[labels.index("tempered deep ensemble") + 1] == "crossed deep ensemble"
     assert not any(row.crossed for row in choose(None, 3, False, "classes").rows)
-    with pytest.raises(ValueError, match="real targets, not for classes"):
-        choose(["crossed deep ensemble"], 3, False, "classes")
+    [asked] = choose(["crossed deep ensemble"], 3, False, "classes").rows
+    assert asked.crossed and not asked.tempered  # as `basinet fit` does with classes
+    with pytest.raises(ValueError, match="classes and real targets, not for labels"):
+        choose(["crossed deep ensemble"], 3, False, "labels")
     with pytest.raises(ValueError, match="trains its own networks"):
         choose(["crossed Laplace"], 3, False, "real")
 
@@ -56,7 +58,9 @@ def test_compare_has_the_row_for_real_targets_only():
 def test_a_crossed_row_is_tempered_and_recorded_as_such(tmp_path):
     rows = choose([Entry("deep ensemble", bn.MAP(epochs=30), 3)], None, False, "real").rows
     setting = Setting(splits(), PROBLEM, engine=ENGINE)
-    table = carry_out(setting, [*rows, *map(_crossed, rows)], tmp_path, None, None, lambda line: None)
+    table = carry_out(
+        setting, [*rows, *(_crossed(row, "real") for row in rows)], tmp_path, None, None, lambda line: None
+    )
     first, second = read_records(tmp_path / "records.jsonl")
     assert (first["crossed"], second["crossed"], second["tempered"]) == (False, True, True)
     assert 1.5 < second["temperature"][0] < 4  # noise of 0.5 that the networks take to be 0.2

@@ -15,8 +15,9 @@ from .references import MARK, NAMES
 MEMBERS = 5  # of ensembles, where neither rows nor sizes were asked for
 GIVEN = "given network"  # the label of weights that were trained elsewhere
 TEMPERED = "tempered"  # the word before the label of a row whose predictions have a temperature, tuned on validation
-CROSSED = "crossed"  # the word before that of an ensemble whose members have validation rows of their own, and which is
-# tempered by them
+CROSSED = "crossed"  # the word before that of an ensemble whose members have validation rows of their own; of real
+# targets it is tempered by them, as `basinet fit` does
+CROSSABLE = ("classes", "real")  # kinds of targets that can have such a row
 TEMPERABLE = ("classes", "labels", "real")  # kinds of targets whose predictions can have one
 
 Asked = str | Method | Entry
@@ -123,7 +124,7 @@ def _offered(row: Row, kind: str) -> list[Row]:
     plain = row.recipe is None or type(row.recipe) is MAP
     if not plain or kind not in TEMPERABLE:
         return [row]
-    return [row, _tempered(row), *([_crossed(row)] if kind == "real" and row.members > 1 else [])]
+    return [row, _tempered(row), *([_crossed(row, kind)] if kind == "real" and row.members > 1 else [])]
 
 
 def _reference(name: str) -> Row:
@@ -134,8 +135,8 @@ def _tempered(row: Row) -> Row:
     return row._replace(label=f"{TEMPERED} {row.label}", tempered=True)
 
 
-def _crossed(row: Row) -> Row:
-    return row._replace(label=f"{CROSSED} {row.label}", tempered=True, crossed=True)
+def _crossed(row: Row, kind: str) -> Row:
+    return row._replace(label=f"{CROSSED} {row.label}", tempered=kind == "real", crossed=True)
 
 
 def _sized(entry: Entry, members: int | None) -> Entry:
@@ -191,12 +192,14 @@ def _asked(
 
 
 def _asked_crossed(one: str, offered: dict[str, list[Entry]], members: int | None, kind: str) -> list[Row]:
-    if kind != "real":
-        raise ValueError(f"{one!r}: validation rows for each member are for real targets, not for {kind}: leave it out")
+    if kind not in CROSSABLE:
+        raise ValueError(
+            f"{one!r}: validation rows for each member are for classes and real targets, not for {kind}: leave it out"
+        )
     rows = _asked(one.partition(" ")[2].strip() or "deep ensemble", offered, members, started=False)
     if any(row.recipe is None or base_of(row.recipe) is not None for row in rows):
         raise ValueError(f"{one!r}: expected what trains its own networks, such as 'crossed deep ensemble'")
-    return [_crossed(row) for row in rows]
+    return [_crossed(row, kind) for row in rows]
 
 
 def _is_usual(method: type[Method]) -> bool:

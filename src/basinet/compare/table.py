@@ -172,14 +172,17 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
 
 
 def _tempering(summary: Sequence[dict[str, Any]]) -> str:
-    """What tempered rows are, if there are any."""
-    if not any(row["method"].startswith((f"{TEMPERED} ", f"{CROSSED} ")) for row in summary):
-        return ""
-    if "brier" in summary[0]:
-        return " Tempered: logits divided by a temperature, found on validation examples."
-    tempering = " Tempered: the spread multiplied by a factor, found on validation examples."
-    own = " Crossed: tempered, and each member is validated on rows of its own and trains on the others."
-    return tempering + own * any(row["method"].startswith(f"{CROSSED} ") for row in summary)
+    """What tempered and crossed rows are, if there are any."""
+
+    def has(word: str) -> bool:
+        return any(row["method"].startswith(f"{word} ") for row in summary)
+
+    classes = "brier" in summary[0]
+    how = "logits divided by a temperature" if classes else "the spread multiplied by a factor"
+    tempering = f" Tempered: {how}, found on validation examples."
+    also = "" if classes else "tempered, and "
+    own = f" Crossed: {also}each member is validated on rows of its own and trains on the others."
+    return tempering * (has(TEMPERED) or (has(CROSSED) and not classes)) + own * has(CROSSED)
 
 
 def unfinished(records: Sequence[dict[str, Any]]) -> str:
