@@ -223,21 +223,22 @@ def tables() -> list[str]:
 
 
 def classes() -> list[str]:
-    """The defaults for classes, before and after training ended by validation, and boosting: means over splits, the
-    best NLL of a set in bold."""
-    rows = read("classes")
+    """The default for classes, one network and ten, beside a linear model and boosting: means over splits, the best NLL
+    of a set in bold. The last record of each method counts."""
+    last = {(r["data"], r["method"], r["split"]): r for r in read("classes")}
     cells = []
-    for name in dict.fromkeys(r["data"] for r in rows):
+    for name in dict.fromkeys(data for data, _, _ in last):
         each = {
-            m: [r["scores"] for r in rows if (r["data"], r["method"]) == (name, m)]
-            for m in dict.fromkeys(r["method"] for r in rows if r["data"] == name)
+            m: [r["scores"] for (data, method, _), r in last.items() if (data, method) == (name, m)]
+            for m in dict.fromkeys(method for data, method, _ in last if data == name)
         }
         best = min(each, key=lambda m: fmean(x["nll"] for x in each[m]))
         for method, scores in each.items():
             nll, accuracy, ece = (fmean(x[key] for x in scores) for key in ("nll", "accuracy", "ece"))
             shown = f"**{nll:.4f}**" if method == best else f"{nll:.4f}"
-            cells.append([title(name), str(len(scores)), method, shown, f"{accuracy:.1%}", f"{ece:.3f}"])
-    return markdown_table(["set", "splits", "method", "NLL", "accuracy", "ECE"], cells)
+            count = f"{sum(x['n'] for x in scores):,.0f}"
+            cells.append([title(name), str(len(scores)), count, method, shown, f"{accuracy:.1%}", f"{ece:.3f}"])
+    return markdown_table(["set", "splits", "test rows", "method", "NLL", "accuracy", "ECE"], cells)
 
 
 def ready() -> list[str]:
