@@ -27,7 +27,7 @@ from ..tables.table import READ
 from ..tables.values import listed
 from .budget import Budget
 from .chains import unmixed
-from .folder import finite
+from .folder import finite, read_run
 from .frame import Frame
 from .problems import default_problems, given_weights, kind_of, settled, suspicions
 from .references import offered
@@ -227,6 +227,7 @@ def carry_out(
     """Makes the records that are missing, and their summary, which is also in `out`."""
     if against is not None and str(against).lower() not in (labels := [row.label.lower() for row in rows]):
         raise ValueError(f"expected --against one of the rows, got {against!r}.{did_you_mean(str(against), labels)}")
+    read_run(out)  # of this version, or nothing is trained or written
     if budget is None:
         setting, rows = piloted(setting, rows, out, say)
     else:

@@ -110,8 +110,7 @@ def records_of(
     Members are kept in `out/pool`: rows that use the same networks train them once, and a run that was stopped
     resumes where it was. A row that fails is reported and left out; where all fail, the first error is raised.
     """
-    read_run(out)  # of this version, and below of this problem, or nothing is written
-    try:
+    try:  # of this problem, or nothing is written
         Pool(out / "pool", describe_problem(setting.problem), setting.computes())
     except FileError as error:
         raise ValueError(f"{error} Here: another --out") from error
