@@ -75,7 +75,8 @@ Network = Annotated[
         "--model",
         help="FILE.py:NAME, a function that returns the network as an nn.Module. It takes (inputs, outputs), their "
         "numbers, or no arguments. The file is executed, so use only files you trust. Default: for real targets a "
-        "network that embeds numbers and predicts its noise; for classes and labels an MLP.",
+        "network that embeds numbers and predicts its noise; for classes an MLP, or such a network where "
+        "validation prefers it; for labels an MLP.",
     ),
 ]
 Width = Annotated[
