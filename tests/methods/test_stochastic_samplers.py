@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from known_targets import ENGINE, Blunt, Constant, at, draws_of
 from torch import Tensor
 
 import basinet as bn
+from basinet.chains.tempo import Tempo
 from basinet.diagnostics import kinetic_temperature, mcse_mean
 from basinet.optim import Cosine, Cyclic
 from basinet.testing.exact import conjugate
@@ -152,9 +154,7 @@ def test_recipes_that_make_no_sense_are_refused(options, words):
         bn.SGLD(**options)
 
 
-def test_a_rate_is_found_by_the_sampler_that_can_and_while_it_explores():
-    with pytest.raises(ValueError, match="finite lr of more than 0, or a rate, got None"):
-        bn.SGLD(lr=None)
+def test_a_rate_is_found_while_the_chain_explores():
     with pytest.raises(ValueError, match="lr is found while the chain explores: give explore above 0"):
         bn.SGHMC(explore=0.0)
 
@@ -174,6 +174,20 @@ def test_batches_that_heat_leave_a_rate_that_is_small():
     assert all(rate < 0.01 for [rate] in posterior.info["curves"]["rate"])
 
 
+@pytest.mark.parametrize("name", ["SGLD", "SGHMC", "SGNHT"])
+def test_a_rate_that_is_found_is_stable_for_the_stiffest_parameter(name):
+    """One of 20 is a hundred times as stiff as the others, and a chain begins far from where it belongs."""
+    x = torch.eye(20, dtype=torch.float64)[torch.arange(400) % 20]
+    x[:, 0] *= 10.0
+    problem = bn.Problem(lambda: bn.networks.MLP(20, 1, hidden=()).double(), bn.likelihoods.Gaussian(noise=1.0))
+    data = bn.Data(x, torch.zeros(400, 1, dtype=torch.float64))
+    start = bn.Posterior.of(bn.networks.MLP(20, 1, hidden=()).double(), problem)
+    stiffness = float(x[:, 0].square().mean())  # of the loss per example
+    posterior = bn.fit(SAMPLERS[name](epochs=800), problem, data, members=8, engine=ENGINE, start=start)
+    limit = 2.0 if name == "SGLD" else 4.0 * (1 - SAMPLERS[name]().friction / 2)
+    assert all(rate * stiffness < limit for [rate] in posterior.info["curves"]["rate"])
+
+
 @pytest.mark.parametrize("cls", [bn.SGHMC, bn.SGNHT])
 def test_a_friction_that_makes_no_sense_is_refused(cls):
     with pytest.raises(ValueError, match="friction of more than 0"):
@@ -182,17 +196,25 @@ def test_a_friction_that_makes_no_sense_is_refused(cls):
 
 def test_a_rate_that_falls_is_followed():
     recipe = bn.SGLD(lr=Cosine(peak=0.1), epochs=10, batch_size=None, draws=2)
-    assert float(recipe.rate(torch.tensor(0), 40)) == 0.1
-    assert float(recipe.rate(torch.tensor(9), 40)) < 0.01
+    tempo = Tempo.first({"x": torch.zeros(1)}, given=True)
+
+    def rate(clock: int) -> float:
+        batch: Any = SimpleNamespace(step=torch.tensor(clock), total=40)
+        return float(recipe.rate(SimpleNamespace(batch=batch), tempo))
+
+    assert rate(0) == 0.1
+    assert rate(9) < 0.01
 
 
 def test_a_rate_that_diverges_is_an_error():
+    start = at(EXACT.problem, EXACT.mean)
     with pytest.raises(FloatingPointError, match="lower the learning rate"):
-        bn.fit(bn.SGLD(lr=1e6, epochs=50), EXACT.problem, EXACT.data, members=2, engine=ENGINE)
+        bn.fit(bn.SGLD(lr=1e6, epochs=50), EXACT.problem, EXACT.data, members=2, engine=ENGINE, start=start)
 
 
 @ALL
 def test_a_likelihood_without_a_gradient_is_refused(name):
     problem = bn.Problem(EXACT.problem.network.module, Blunt(noise=0.5), EXACT.problem.prior)
+    start = at(problem, EXACT.mean)
     with pytest.raises(ValueError, match=f"{name} follows gradients, and the log likelihood of Blunt has none"):
-        bn.fit(SAMPLERS[name](epochs=5), problem, EXACT.data, members=2, engine=ENGINE)
+        bn.fit(SAMPLERS[name](epochs=5), problem, EXACT.data, members=2, engine=ENGINE, start=start)

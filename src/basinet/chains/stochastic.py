@@ -3,9 +3,10 @@
     g = d (U T / N) / d theta on a batch, the gradient of the loss per example;  lr multiplies it, so that a Langevin
     step is e = 2 lr / N in units of U, and its noise has variance 2 lr T / N
 
-Chains are members that do not see each other. With a cyclical rate each cycle first descends without noise, to find
-another mode, and then samples (Zhang et al. 2020). The network is the one that predicts: dropout off, norm statistics
-as at the start. N comes from the data, the temperature is a factor on that of the problem.
+Chains are members that do not see each other, and start from trained networks. With a cyclical rate each cycle first
+descends without noise, to find another mode, and then samples (Zhang et al. 2020). The network is the one that
+predicts: dropout off, norm statistics as at the start. N comes from the data, the temperature is a factor on that of
+the problem.
 """
 
 from __future__ import annotations
@@ -20,33 +21,35 @@ from torch import Tensor
 
 from ..core.lift import gradient
 from ..core.noise import Noise
-from ..core.tree import Params, Point, nbytes, size
+from ..core.tree import Params, Point, nbytes, size, where
 from ..data import Data, Stream
-from ..engine import Demand, Finished, Info, Method, Predicting, Schedule, Step
+from ..engine import Based, Demand, Finished, Info, Method, Predicting, Schedule, Step
 from ..engine.method import Entry
 from ..families import Empirical
 from ..optim import Constant, Cyclic
 from ..optim.schedules import Rate
 from ..problem import Problem
 from .energy import check_gradient
+from .tempo import Tempo
 
 LOOKS = 20  # at a run, and at most one in SELDOM steps
 SELDOM = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stochastic(Method, kind="method"):
+class Stochastic(Based, kind="method"):
     """A sampler with mini-batches, without rejection: exact as steps become small."""
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     order: ClassVar[Literal["shuffled", "independent"]] = "shuffled"  # in passes noise comes back with the other sign:
     #                                                                   batches heat less
     grows: ClassVar[str | None] = "more"
-    finds: ClassVar[bool] = False  # whether it finds its rate where none is given
 
+    base: Method | None = None  # the training that chains start from; None: MAP(). Not run where start= is given
     epochs: int | None = None  # passes through the data; None: what makes 3,000 steps, up to 6,000 where data are many
     batch_size: int | None = 128  # examples per step; None: all
-    lr: float | Rate | None = 0.02  # what multiplies the gradient of the loss per example; a number or a rate (Cyclic)
+    lr: float | Rate | None = None  # of the gradient of the loss per example, a number or a rate (Cyclic); None: found
+    #                                 while the chain explores
     explore: float = 0.5  # share of the run, or of each cycle, before draws are kept
     quiet: bool = True  # whether cycles explore without noise, by descent alone
     draws: int = 20  # kept from each chain, evenly spread over the rest
@@ -54,12 +57,11 @@ class Stochastic(Method, kind="method"):
     temperature: float = 1.0  # on top of the problem's: 1 is Bayes, below 1 is cold
 
     def __post_init__(self) -> None:
-        given = self.lr is not None or not self.finds
-        if given and not isinstance(self.lr, Rate) and not 0 < (self.lr or 0.0) < math.inf:
+        if self.lr is not None and not isinstance(self.lr, Rate) and not 0 < self.lr < math.inf:
             raise ValueError(f"expected a finite lr of more than 0, or a rate, got {self.lr!r}")
         if not 0 <= self.explore < 1:
             raise ValueError(f"expected explore of at least 0 and below 1, got {self.explore}")
-        if not given and self.explore == 0:
+        if self.lr is None and self.explore == 0:
             raise ValueError("lr is found while the chain explores: give explore above 0, or lr as a number")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"expected a positive, finite temperature, got {self.temperature}")
@@ -112,12 +114,20 @@ class Stochastic(Method, kind="method"):
             check_gradient(self.label, problem, data)
         return ()
 
-    def rate(self, clock: Tensor, total: int) -> Tensor:
+    def rate(self, step: Step, tempo: Tempo) -> Tensor:
         """lr at a step, (), float64."""
+        if self.lr is None:
+            return tempo.log_rate.exp()
         if isinstance(self.lr, Rate):
-            return torch.as_tensor(self.lr(clock, self.planned(total).steps))
-        assert self.lr is not None
-        return self.lr + 0.0 * clock.double()
+            return torch.as_tensor(self.lr(step.batch.step, self.planned(step.batch.total).steps))
+        return self.lr + 0.0 * step.batch.step.double()
+
+    def heard(self, tempo: Tempo, grads: Params, step: Step, noise: Any, scale: Params | None = None) -> Tempo:
+        """What is known of the rate after a step; nothing new where it is given."""
+        if self.lr is not None:
+            return tempo
+        explored = int(self.explore * self.planned(step.batch.total).steps)
+        return tempo.heard(grads, scale, noise, step.batch.step, explored)
 
     def stage(self, clock: Tensor, total: int) -> tuple[Tensor, Tensor]:
         """Whether noise is added at a step, and whether the draw after it is kept."""
@@ -139,6 +149,13 @@ class Stochastic(Method, kind="method"):
         energy, _ = step.problem.potential(params, state.buffers, step.batch, None, "eval")
         return Info(energy / step.scale)
 
+    def begun(self, point: Point, tempo: Any) -> Any:
+        """The state at a point before the first step."""
+        raise TypeError(f"{type(self).__name__} has no state")
+
+    def init(self, point: Point, problem: Problem, noise: Noise) -> Any:
+        return self.begun(point, Tempo.first(point.params, self.lr is not None))
+
     def walk(self, state: Any, grads: Params, step: Step) -> tuple[Any, Tensor | None]:
         """The state after a step along the gradient, with noise; and p' M^-1 p over T, (), where there are momenta."""
         raise TypeError(f"{type(self).__name__} has no step")
@@ -146,6 +163,9 @@ class Stochastic(Method, kind="method"):
     def update(self, state: Any, step: Step) -> tuple[Any, Info]:
         grads, info = gradient(self.loss, lambda info: info.loss)(state.params, state, step)
         state, kinetic = self.walk(state, grads, step)
+        if self.lr is None:  # steps that were not stable are taken back
+            again = self.begun(Point(state.tempo.start, state.buffers), ())
+            state = where(state.tempo.fled, again, state._replace(tempo=()))._replace(tempo=state.tempo)
         _, keep = self.stage(step.batch.step, step.batch.total)
         heat = {} if kinetic is None else {"kinetic": kinetic}
         sample = {"params": state.params, "energy": info.loss * step.scale, **heat}
@@ -160,6 +180,8 @@ class Stochastic(Method, kind="method"):
         count = len(samples["energy"])
         buffers = {name: x.expand(count, *x.shape).clone() for name, x in state.buffers.items()}
         curves = {name: x.double().tolist() for name, x in samples.items() if name != "params"}
+        if self.lr is None:
+            curves["rate"] = [float(state.tempo.log_rate.exp())]
         return Finished(Empirical(samples["params"], buffers, count), curves)
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:

@@ -5,14 +5,14 @@
 (Chen et al. 2014, with v = sqrt(lr) m; a is the friction, 1 - a what optimisers call momentum). The spread of m is the
 same at every rate, so that a rate which falls does not leave chains faster than it allows. Where U has curvature h the
 stationary variance is T / (h (1 - lr h / (2 (2 - a) N))). Batches heat by lr V / (2 a), V the variance of g: unless a
-rate is given, it is found such that the kinetic temperature is 5 % too high while the chain explores.
+rate is given, it is found such that this is at most 5 % while the chain explores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,12 +20,8 @@ from torch import Tensor
 from ..chains.proof import stationary_checks
 from ..chains.stochastic import Stochastic, diffused, kinetic
 from ..chains.tempo import Tempo
-from ..core.noise import Noise
-from ..core.tree import Params, Point, size, tree_map
-from ..data import Data
-from ..engine import Finished, Step
-from ..optim.schedules import Rate
-from ..problem import Problem
+from ..core.tree import Params, Point, tree_map
+from ..engine import Step
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -45,9 +41,7 @@ class SGHMC(Stochastic):
     """Momentum with friction and noise on mini-batches; with a cyclical rate over many modes."""
 
     usual: ClassVar[bool] = True
-    finds: ClassVar[bool] = True
 
-    lr: float | Rate | None = None  # of the gradient of the loss per example; None: found while the chain explores
     friction: float = 0.1  # share of the velocity that is lost in a step: 1 - momentum
 
     def __post_init__(self) -> None:
@@ -55,31 +49,17 @@ class SGHMC(Stochastic):
         if not 0 < self.friction <= 1:
             raise ValueError(f"expected a friction of more than 0 and at most 1, got {self.friction}")
 
-    def init(self, point: Point, problem: Problem, noise: Noise) -> Rolling:
-        first = next(iter(point.params.values()))
-        return Rolling(*point, tree_map(torch.zeros_like, point.params), Tempo.first(first))
+    def begun(self, point: Point, tempo: Tempo) -> Rolling:
+        return Rolling(*point, tree_map(torch.zeros_like, point.params), tempo)
 
     def walk(self, state: Rolling, grads: Params, step: Step) -> tuple[Rolling, Tensor]:
-        clock, total, tempo = step.batch.step, step.batch.total, state.tempo
-        root = (tempo.log_rate / 2).exp() if self.lr is None else self.rate(clock, total).sqrt()
-        noisy, _ = self.stage(clock, total)
+        root, (noisy, _) = self.rate(step, state.tempo).sqrt(), self.stage(step.batch.step, step.batch.total)
         heat = self.heat(step) + 0.0 * root
         z = diffused(step.noise.split("friction"), state.params, (2 * self.friction * heat).sqrt() * noisy)
         momentum = {n: (1 - self.friction) * m - root.to(m.dtype) * grads[n] + z[n] for n, m in state.momentum.items()}
         params = {n: x + root.to(x.dtype) * momentum[n] for n, x in state.params.items()}
-        reads = kinetic(momentum, heat, self.friction)
-        if self.lr is None:
-            d, explored = size(params), int(self.explore * self.planned(total).steps)
-            tempo = tempo.heard(reads / d, d, clock, explored)
-        return Rolling(params, state.buffers, momentum, tempo), reads
-
-    def finish(
-        self, state: Any, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
-    ) -> Finished:
-        done = super().finish(state, samples, problem, data, val, noise)
-        if self.lr is not None:
-            return done
-        return done._replace(curves=done.curves | {"rate": [float(state.tempo.log_rate.exp())]})
+        tempo = self.heard(state.tempo, grads, step, self.friction * heat)
+        return Rolling(params, state.buffers, momentum, tempo), kinetic(momentum, heat, self.friction)
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:

@@ -5,11 +5,11 @@
 
 (Ding et al. 2014, with v = sqrt(lr) m). Batches add noise of an unknown size, which heats SGHMC; here the friction a
 rises above A by what takes that heat away. The heat is in proportion to the rate: s, the rate over the largest so far,
-lets the answer fall with a rate that falls, and is 1 where the rate is constant. Steps of this kind raise the mean of
-m'm by 1 / (1 - a / 2) over that of small steps, whatever their noise: E <theta, g> = (1 - a / 2) E m'm. So t is what
-the thermostat reads, where the paper has no factor, and the configurational temperature is T at any step size that is
-stable. Batches are drawn independently: in shuffled passes their noise comes back with the other sign, and a friction
-against what never was there would cool.
+lets the answer fall with a rate that falls, and is 1 where the rate is constant or found. Steps of this kind raise the
+mean of m'm by 1 / (1 - a / 2) over that of small steps, whatever their noise: E <theta, g> = (1 - a / 2) E m'm. So t is
+what the thermostat reads, where the paper has no factor, and the configurational temperature is T at any step size that
+is stable. Batches are drawn independently: in shuffled passes their noise comes back with the other sign, and a
+friction against what never was there would cool.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from torch import Tensor
 
 from ..chains.proof import small_step_checks
 from ..chains.stochastic import Stochastic, diffused, kinetic
-from ..core.noise import Noise
+from ..chains.tempo import Tempo
 from ..core.tree import Params, Point, size, tree_map
 from ..engine import Step
-from ..optim.schedules import Rate
-from ..problem import Problem
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -44,6 +42,7 @@ class Regulated(NamedTuple):
     momentum: Params
     beyond: Tensor  # (), float64, x
     largest: Tensor  # (), float64, the largest rate so far
+    tempo: Tempo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,6 @@ class SGNHT(Stochastic):
 
     order: ClassVar[Literal["shuffled", "independent"]] = "independent"
 
-    lr: float | Rate | None = 2e-3  # what multiplies the gradient of the loss per example; a number or a rate (Cyclic)
     friction: float = 0.1  # A, of the noise that is added, and where the thermostat begins
     response: float = 0.01  # r, how soon the thermostat answers
 
@@ -63,16 +61,15 @@ class SGNHT(Stochastic):
         if not 0 < self.response <= 1:
             raise ValueError(f"expected a response of more than 0 and at most 1, got {self.response}")
 
-    def init(self, point: Point, problem: Problem, noise: Noise) -> Regulated:
+    def begun(self, point: Point, tempo: Tempo) -> Regulated:
         momentum = tree_map(torch.zeros_like, point.params)
-        first = next(iter(point.params.values()))
-        none = torch.zeros((), dtype=torch.float64, device=first.device)
-        return Regulated(*point, momentum, none, none.clone())
+        none = torch.zeros((), dtype=torch.float64, device=next(iter(point.params.values())).device)
+        return Regulated(*point, momentum, none, none.clone(), tempo)
 
     def walk(self, state: Regulated, grads: Params, step: Step) -> tuple[Regulated, Tensor]:
-        rate = self.rate(step.batch.step, step.batch.total)
+        rate = self.rate(step, state.tempo)
         noisy, _ = self.stage(step.batch.step, step.batch.total)
-        largest, root = torch.maximum(state.largest, rate), rate.sqrt()
+        largest, root = rate if self.lr is None else torch.maximum(state.largest, rate), rate.sqrt()
         share = rate / largest.clamp(min=torch.finfo(torch.float64).tiny)
         friction, heat = self.friction + state.beyond * share, self.heat(step) + 0.0 * rate
         z = diffused(step.noise.split("friction"), state.params, (2 * self.friction * heat).sqrt() * noisy)
@@ -84,7 +81,8 @@ class SGNHT(Stochastic):
         change = self.response * share * (reads / size(state.params) - 1)
         bounded = (self.friction + state.beyond + change).clamp(LEAST, MOST) - self.friction
         beyond = torch.where(noisy, bounded, state.beyond)
-        return Regulated(params, state.buffers, momentum, beyond, largest), reads
+        tempo = self.heard(state.tempo, grads, step, self.friction * heat)
+        return Regulated(params, state.buffers, momentum, beyond, largest, tempo), reads
 
     @classmethod
     def theory(cls, bench: Bench) -> Iterable[Check]:
