@@ -831,6 +831,25 @@ def test_records_of_another_forward_in_the_same_layers_are_not_shown(tmp_path):
     assert after["scores"]["nll"] != before["scores"]["nll"]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [torch.nn.functional.relu6, lambda x: x.relu().clamp(max=40), lambda x: torch.where(x > 15, -x, x.relu())],
+    ids=["relu6", "clamp", "branch"],
+)
+def test_records_of_a_forward_that_differs_where_data_hardly_come_are_not_shown(other, tmp_path):
+    def compared(between):
+        make = lambda inputs, outputs: Forward(inputs, outputs, between)  # noqa: E731
+        said: list[str] = []
+        bn.compare(classes(), (Entry("MAP", QUICK, 1),), model=make, out=tmp_path, say=said.append)
+        return said
+
+    compared(torch.relu)
+    with pytest.raises(ValueError, match=r"it computes something else .*another --out"):
+        compared(other)
+    shutil.rmtree(tmp_path / "pool")
+    assert any("1 record is of other data, another network or other weights: not used" in x for x in compared(other))
+
+
 def test_rows_that_train_the_same_wait_for_those_before_them_and_others_do_not():
     other = replace(QUICK, epochs=3)
     rows = [Row("a", QUICK, 1), Row("b", bn.Laplace(base=QUICK), 3), Row("c", other, 1), Row("d", QUICK, 3)]

@@ -349,6 +349,78 @@ def test_another_forward_in_the_same_layers_is_another_problem(other, tmp_path):
     assert equal(fit(tmp_path, problem=forward(), observe=lambda event: pytest.fail("trained again")), before)
 
 
+class Sentences(nn.Module):
+    """The mean of the embeddings of some tokens, of which 0 is padding, or not."""
+
+    def __init__(self, padded: bool) -> None:
+        super().__init__()
+        self.embedding, self.last = nn.Embedding(50, 6), nn.Linear(6, 3)
+        self.padded = [padded]  # not shown
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        some = (x != 0) if self.padded[0] else torch.ones_like(x, dtype=torch.bool)
+        return self.last((self.embedding(x) * some[..., None]).sum(1) / some.sum(1, keepdim=True).clamp(min=1))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        forward(last=lambda x: x.clamp(-50, 50)),
+        forward(nn.functional.relu6),
+        forward(last=lambda x: torch.where(x.norm(dim=-1, keepdim=True) > 20, -x, x)),
+        forward(lambda x: torch.where(x[..., :1] > 8, x.tanh(), x.relu())),
+    ],
+    ids=["clamp", "relu6", "branch", "branch inside"],
+)
+def test_an_edit_that_ordinary_examples_hardly_show_is_another_problem(other, tmp_path):
+    fit(tmp_path, problem=forward())
+    with pytest.raises(FileError, match="its layers are the same, and it computes something else"):
+        fit(tmp_path, problem=other)
+
+
+def test_a_mask_of_padding_that_the_first_examples_do_not_need_is_seen(tmp_path):
+    key = bn.Noise.seed(5)
+    tokens = 1 + key.split("x").integers(200 * 8, 49).reshape(200, 8)
+    tokens[150:, 5:] = 0  # paddings come late
+    data = bn.Data(tokens, key.split("y").integers(200, 3))
+    before, after = (
+        bn.Problem(lambda padded=p: Sentences(padded), bn.likelihoods.Categorical()) for p in (True, False)
+    )
+    fit(tmp_path, problem=before, data=data)
+    with pytest.raises(FileError, match="other whole numbers, on the same examples, was"):
+        fit(tmp_path, problem=after, data=data)
+
+
+def test_another_source_is_accepted_where_it_computes_the_same_everywhere(tmp_path):
+    class Rewritten(Forward):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(x)
+            return self.last(hidden * (hidden > 0))
+
+        def _get_name(self) -> str:
+            return "Forward"
+
+    rewritten = bn.Problem(Rewritten, bn.likelihoods.Categorical())
+    a, b = behaviour(forward(), DATA), behaviour(rewritten, DATA)
+    assert a["source"] != b["source"] and not unlike(a, b)
+    fit(tmp_path, problem=forward())
+    assert fit(tmp_path, problem=rewritten, observe=lambda event: pytest.fail("trained again")).info["trained"] == 0
+    weak = {n: None if "parameters" in n else x for n, x in b["numbers"].items()}
+    assert unlike(a, b | {"numbers": weak}) == "the source of its network is another one"
+
+
+def test_a_network_that_takes_long_is_tried_on_few_examples_and_its_source_decides(monkeypatch):
+    monkeypatch.setattr(sys.modules["basinet.pool.behaviour"], "FLOPS", 10.0)
+    a = behaviour(forward(), DATA)
+    assert not any("parameters" in name for name in a["numbers"]) and a["numbers"]["the network's output"] is not None
+    assert unlike(a, a | {"source": "other"}) == "the source of its network is another one" and not unlike(a, a)
+
+
+def test_what_hangs_on_the_last_digits_is_not_compared():
+    chaotic = behaviour(forward(lambda x: torch.sin(1e9 * x)), DATA)
+    assert chaotic["numbers"]["the network's output"] is None and not unlike(chaotic, chaotic)
+
+
 def test_the_same_function_written_otherwise_is_the_same_problem(tmp_path):
     fit(tmp_path, problem=forward())
     same = forward(lambda x: x.clamp(min=0) * (1 + 1e-12), last=lambda x: x + 0.0)
