@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,14 @@ __all__ = [
 
 Say = Callable[[str], None]
 T = TypeVar("T")
+
+FROM = {  # where the files of image sets come from, said where one is missing
+    "mnist": "LeCun and Cortes, in mnist.npz or the four idx files",
+    "fashion_mnist": "Zalando, github.com/zalandoresearch/fashion-mnist, in fashion_mnist.npz or the four idx files",
+    "cifar10": "Krizhevsky, www.cs.toronto.edu/~kriz/cifar.html, the binary or Python version",
+    "cifar100": "Krizhevsky, www.cs.toronto.edu/~kriz/cifar.html, the binary or Python version",
+    "svhn": "Netzer et al., ufldl.stanford.edu/housenumbers, as svhn_test*.npz with differenced planes",
+}
 
 
 class Options(NamedTuple):
@@ -76,10 +85,38 @@ class Options(NamedTuple):
             values[name] = _parsed(name, text, known[name])
         return replace(settings, **values)  # type: ignore[type-var]
 
+    def has_files(self, name: str, sets: Sequence[str], say: Say) -> bool:
+        """Whether there is a folder for what reads the files of some image sets. Where there is none it is left out,
+        and what was asked for by name is refused."""
+        if self.folder is None:
+            words = f"give --folder with the files of {'; '.join(f'{s} ({FROM[s]})' for s in sets)}"
+            if self.preset or name in self.sets:
+                raise ValueError(f"{name} needs files: {words}")
+            say(f"{name} left out: {words}")
+        return self.folder is not None
+
+    def images(self, name: str) -> dict[str, Data]:
+        """The parts of an image set from the folder; where its files are missing, says where they come from."""
+        assert self.folder is not None
+        with _said_where_from(name):
+            return datasets.load_images(name, self.folder)
+
     def load(self, name: str) -> Splits:
         """A data set by name, with as many examples as were asked for."""
-        splits = datasets.load(name, seed=self.seed, folder=self.folder)
+        with _said_where_from(name):
+            splits = datasets.load(name, seed=self.seed, folder=self.folder)
         return replace(splits, train=self.cut(splits.train), test=self.cut(splits.test))
+
+
+@contextmanager
+def _said_where_from(name: str) -> Iterator[None]:
+    """Where reading an image set fails, says where its files come from."""
+    try:
+        yield
+    except ValueError as error:
+        if name not in FROM:
+            raise
+        raise ValueError(f"{error}. Its files come from {FROM[name]}") from None
 
 
 def _parsed(name: str, text: str, kind: Any) -> Any:

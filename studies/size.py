@@ -28,8 +28,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     engine = options.engine(progress=True)
     records = []
     for name, recipe in (("digits", MAP(epochs=50)), ("fashion_mnist", MAP(epochs=20))):
-        if name == "fashion_mnist" and options.folder is None:
-            say("fashion_mnist left out: give --folder with fashion_mnist.npz")
+        if name == "fashion_mnist" and not options.has_files(name, [name], say):
             continue
         splits = options.load(name)
         problem, train, test = default_problem(splits), splits.train, splits.test

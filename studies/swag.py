@@ -31,8 +31,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     engine = options.engine(progress=True)
     records = []
     for name, epochs in (("digits", 50), ("fashion_mnist", 20)):
-        if name == "fashion_mnist" and options.folder is None:
-            say("fashion_mnist left out: give --folder with fashion_mnist.npz")
+        if name == "fashion_mnist" and not options.has_files(name, [name], say):
             continue
         splits = options.load(name)
         for method, posterior, about in _posteriors(options, splits, epochs, engine, say):

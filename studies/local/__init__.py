@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import Options, Say, append_record, describe, did_you_mean, read_records
-from .images import load
+from .images import load, needed
 from .mixtures import SHOWN, Plan, Scores, at_once, by_samples, learned_weights, scored
 from .modes import BASE, CLOSED, Around, Modes, check_modes, on_gpu_in_bf16
 from .outputs import Outputs
@@ -50,10 +50,8 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     """Makes the records that are missing in `options.out`/local.jsonl, says the verdict on each method, and returns all
     records that were asked for."""
     asked = []
-    for protocol in _protocols(options):
-        if protocol.data not in ("digits",) and options.folder is None and not options.preset:
-            say(f"{protocol.data} left out: give --folder with its files and those of {', '.join(protocol.outside)}")
-            continue
+    protocols = [(protocol, needed(protocol)) for protocol in _protocols(options)]
+    for protocol in [p for p, files in protocols if not files or options.has_files(p.data, files, say)]:
         study = _Study.of(protocol, options, say)
         asked += study.run()
     return asked
@@ -79,11 +77,12 @@ class _Study:
 
     @staticmethod
     def of(protocol: Protocol, options: Options, say: Say) -> _Study:
-        images = load(protocol, options.folder, options.seed, options.examples)
+        images = load(protocol, options)
         engine = on_gpu_in_bf16(options.engine())
         kind = {"wide": f"wide-{protocol.norm}", "mlp": f"mlp-{protocol.hidden}"}.get(protocol.network, "own")
         pool = options.out / f"pool-{protocol.data}-{kind}"  # one network in each
         modes = Modes(protocol, images, options.seed, pool, engine)
+        modes.check()
         return _Study(protocol, options, say, modes, Outputs.of(modes, options.out))
 
     def run(self) -> list[dict[str, Any]]:
@@ -184,12 +183,12 @@ class _Study:
             "seed": self.options.seed,
             **sizes,
             "prior_scale": (self.protocol.decay * sizes["n_train"]) ** -0.5,
-            "protocol": asdict(self.protocol) | {"outside": list(self.protocol.outside)},
+            "protocol": self.protocol.told() | {"outside": list(self.protocol.outside)},
         }
 
     def _known(self) -> dict[str, dict[str, Any]]:
         """The records of this very protocol, by method."""
-        records = {method: self._records(method, same=asdict) for method in self.modes.methods()}
+        records = {method: self._records(method, same=Protocol.told) for method in self.modes.methods()}
         return {method: rows[0] for method, rows in records.items() if rows}
 
     def _records(self, method: str, same: Callable[[Protocol], dict[str, Any]]) -> list[dict[str, Any]]:

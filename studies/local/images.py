@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -11,15 +10,8 @@ from torch import Tensor
 
 import basinet as bn
 
+from .. import FROM, Options
 from .protocol import Protocol
-
-FROM = {  # where the files come from, said where one is missing
-    "mnist": "LeCun and Cortes, in mnist.npz or the four idx files",
-    "fashion_mnist": "Zalando, github.com/zalandoresearch/fashion-mnist, in fashion_mnist.npz or the four idx files",
-    "cifar10": "Krizhevsky, www.cs.toronto.edu/~kriz/cifar.html, the binary or Python version",
-    "cifar100": "Krizhevsky, www.cs.toronto.edu/~kriz/cifar.html, the binary or Python version",
-    "svhn": "Netzer et al., ufldl.stanford.edu/housenumbers, as svhn_test*.npz with differenced planes",
-}
 
 
 class Images(NamedTuple):
@@ -44,13 +36,20 @@ class Images(NamedTuple):
         return {"n_train": self.train.n, "n_val": self.val.n, "n_test": self.test.n, "n_outside": outside}
 
 
-def load(protocol: Protocol, folder: Path | None, seed: int, examples: int | None = None) -> Images:
+def needed(protocol: Protocol) -> list[str]:
+    """The sets of a protocol that are read from files."""
+    own = () if protocol.data in bn.datasets.names() else (protocol.data,)
+    for name in (*own, *protocol.outside):
+        if name not in FROM:
+            known = ", ".join((*bn.datasets.names(), *FROM))
+            raise ValueError(f"the study local has no set {name!r}: expected one of {known}")
+    return [*own, *protocol.outside]
+
+
+def load(protocol: Protocol, options: Options) -> Images:
     """The images of a protocol; at most `examples` of each part. Refuses what is not there, and says which it is."""
-    built_in = protocol.data in bn.datasets.names()
-    wanted = (() if built_in else (protocol.data,)) + protocol.outside
-    if wanted and folder is None:
-        raise ValueError(f"the set {protocol.data} needs files: give --folder with {_files(wanted)}")
-    read = {name: _read(name, folder) for name in wanted}  # all of them, before any is used
+    read = {name: options.images(name) for name in needed(protocol)}  # all of them, before any is used
+    built_in, examples, seed = protocol.data in bn.datasets.names(), options.examples, options.seed
 
     def few(data: bn.Data, most: int) -> bn.Data:
         count = min(most, data.n, examples or data.n)
@@ -65,7 +64,7 @@ def load(protocol: Protocol, folder: Path | None, seed: int, examples: int | Non
     else:
         parts = read[protocol.data]
         if "train" not in parts:
-            raise ValueError(f"{folder}: expected the training images of {protocol.data}, got test images only")
+            raise ValueError(f"{options.folder}: expected the training images of {protocol.data}, got test images only")
         whole = parts["train"].take(slice(0, protocol.train + protocol.val))
         share = protocol.train / (protocol.train + protocol.val)
         train, val = whole.split(share, 1 - share, seed=seed, stratify=True)
@@ -87,18 +86,3 @@ def _scaling(images: Tensor, built_in: bool) -> Callable[[Tensor], Tensor]:
         return lambda x: x
     mean, sd = (f(images, (0, 2, 3), keepdim=True)[0] for f in (torch.mean, torch.std))
     return lambda x: (x - mean) / sd
-
-
-def _read(name: str, folder: Path | None) -> dict[str, bn.Data]:
-    assert folder is not None
-    if name not in FROM:
-        known = ", ".join((*bn.datasets.names(), *FROM))
-        raise ValueError(f"the study local has no set {name!r}: expected one of {known}")
-    try:
-        return bn.datasets.load_images(name, folder)
-    except ValueError as error:
-        raise ValueError(f"{error}. They come from {FROM[name]}") from None
-
-
-def _files(names: tuple[str, ...]) -> str:
-    return "; ".join(f"{name} ({FROM.get(name, 'an image set')})" for name in names)

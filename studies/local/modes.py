@@ -17,7 +17,9 @@ from typing import NamedTuple
 import torch
 
 import basinet as bn
+from basinet.pool import FileError, Pool, behaviour
 from basinet.predict import Via
+from basinet.saving import describe_problem
 
 from .images import Images
 from .protocol import Protocol
@@ -55,6 +57,15 @@ class Modes:
     def problem(self) -> bn.Problem:
         """The networks under the prior."""
         return self.protocol.problem(self.images.inputs, self.images.classes, self.images.train.n)
+
+    def check(self) -> None:
+        """Refuses a network of the user's that computes something else than that of the members in the pool: what its
+        file imports may have been edited, too."""
+        if self.protocol.own:
+            try:
+                Pool(self.pool, describe_problem(self.problem), behaviour(self.problem, self.images.train))
+            except FileError as error:
+                raise ValueError(f"{error} Here: another --out") from error
 
     @cached_property
     def maps(self) -> bn.Posterior:

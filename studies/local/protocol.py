@@ -7,6 +7,8 @@ come last: changing one of them trains nothing and predicts nothing again.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -69,9 +71,19 @@ class Protocol:
         if not (self.decay > 0 and self.rate > 0 and self.swing > 0 and self.scale >= 0):
             raise ValueError("expected decay, rate and swing above 0, and scale of at least 0")
 
+    @property
+    def own(self) -> bool:
+        """Whether the network is the user's."""
+        return ":" in self.network
+
+    def told(self) -> dict[str, Any]:
+        """The fields, and what the file of a network of the user's says: it may be edited and keep its name."""
+        digest = {"network_digest": _digest(Path(self.network.rpartition(":")[0]))} if self.own else {}
+        return asdict(self) | digest
+
     def trained(self) -> dict[str, Any]:
         """The fields on which predictions depend."""
-        return {name: value for name, value in asdict(self).items() if name not in SCORING}
+        return {name: value for name, value in self.told().items() if name not in SCORING}
 
     def step_size(self, peak: float) -> bn.optim.Optimizer:
         """The optimiser of training, with another peak."""
@@ -90,7 +102,7 @@ class Protocol:
             return lambda: bn.networks.MLP(inputs, outputs, hidden=(self.hidden, self.hidden))
         if self.network == "wide":
             return lambda: bn.networks.WideResNet(16, 4, outputs, norm=self.norm)  # type: ignore[arg-type]
-        if ":" in self.network:
+        if self.own:
             from basinet.cli.network import user_network
 
             make = user_network(self.network)
@@ -100,6 +112,12 @@ class Protocol:
 
             return own
         raise ValueError(f"expected network mlp, wide or FILE.py:NAME, got {self.network!r}")
+
+
+def _digest(file: Path) -> str:
+    if not file.is_file():
+        raise ValueError(f"expected --with network=FILE.py:NAME, and there is no file {file}")
+    return sha256(file.read_bytes()).hexdigest()[:16]
 
 
 PRESETS = {

@@ -68,12 +68,13 @@ def _records(options: Options, say: Say) -> Iterator[dict[str, Any]]:
         engine = replace(engine, autocast=torch.bfloat16)
     place = options.out / "repulsion.jsonl"
     there = {(r["data"], r["method"], r["seed"]) for r in (read_records(place) if place.exists() else [])}
-    for name, setting in _chosen(options).items():
+    chosen = _chosen(options)
+    files = {name: options.has_files(name, [setting.data], say) for name, setting in chosen.items() if setting}
+    for name, setting in chosen.items():
         done = {method for data, method, seed in there if (data, seed) == (name, options.seed)}
         if setting is None:
             records = TOYS[name](options, engine, done)
-        elif options.folder is None:
-            say(f"{name} left out: give --folder with the files of {setting.data}")
+        elif not files[name]:
             continue
         else:
             records = image_records(name, setting, options, engine, done)

@@ -20,7 +20,6 @@ from basinet import (
     Posterior,
     Problem,
     corruptions,
-    datasets,
     fit,
     input_gradients,
     likelihoods,
@@ -55,13 +54,12 @@ class Pictures(NamedTuple):
 
 def _pictures(setting: Setting, options: Options) -> Pictures:
     if setting.whole:
-        assert options.folder is not None
-        parts = datasets.load_images(setting.data, options.folder)
+        parts = options.images(setting.data)
         if "train" not in parts:
             raise ValueError(f"{options.folder}: expected the training images of {setting.data}, got test images only")
         train, test = parts["train"], parts["test"]
     else:
-        splits = datasets.load(setting.data, seed=options.seed, folder=options.folder)
+        splits = options.load(setting.data)
         train, test = splits.train, splits.test
     train, test = options.cut(train, setting.train), options.cut(test)
     mean, sd = (f(train.inputs, (0, 2, 3)).reshape(-1, 1, 1) for f in (torch.mean, torch.std))

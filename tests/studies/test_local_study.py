@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -197,15 +199,47 @@ def test_bad_input_is_refused_with_what_to_do(tmp_path):
         local.run(Options(tmp_path, preset="digits", changes=("epoch=3",)), print)
     with pytest.raises(ValueError, match="expected a whole number for --with epochs=, got 'many'"):
         local.run(Options(tmp_path, preset="digits", changes=("epochs=many",)), print)
-    with pytest.raises(ValueError, match=r"needs files: give --folder with cifar10 \(Krizhevsky.*svhn"):
+    with pytest.raises(ValueError, match=r"needs files: give --folder with the files of cifar10 \(Krizhevsky.*svhn"):
         local.run(Options(tmp_path, preset="cifar10"), print)
-    with pytest.raises(ValueError, match=r"got none of: fashion_mnist\.npz.* They come from Zalando"):
+    with pytest.raises(ValueError, match=r"got none of: fashion_mnist\.npz.* Its files come from Zalando"):
         local.run(Options(tmp_path, tmp_path, preset="fashion_mnist"), print)
+    with pytest.raises(ValueError, match=r"fashion_mnist needs files: give --folder .*Zalando.*; mnist \(LeCun"):
+        local.run(Options(tmp_path, sets=("fashion_mnist",)), print)
+
+
+OWN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, 8), nn.Linear(8, outputs)
+
+    def forward(self, x):
+        return self.last(self.first(x.flatten(1)).relu())
+"""
+
+
+def test_a_network_of_ones_own_is_known_by_what_its_file_says_and_computes(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text(OWN)
+    options = small(tmp_path / "out", f"network={file}:Net", methods=("temperature",))
+    before = local.run(options, lambda line: None)
+    file.write_text(OWN + "\n# a word more\n")
+    again = local.run(options, lambda line: None)
+    assert [r["curve"] for r in again] == [r["curve"] for r in before]
+    assert again[0]["protocol"]["network_digest"] != before[0]["protocol"]["network_digest"]
+    file.write_text(OWN.replace(".relu()", ".clamp(min=0, max=6)"))
+    with pytest.raises(ValueError, match=r"it computes something else .*another --out"):
+        local.run(options, lambda line: None)
+    shutil.rmtree(tmp_path / "out" / "pool-digits-own")  # records and predictions are left
+    file.write_text(OWN.replace(".relu()", ".tanh()"))
+    assert [r["curve"] for r in local.run(options, lambda line: None)] != [r["curve"] for r in before]
 
 
 def test_modes_of_several_networks_are_refused():
     protocol = replace(PRESETS["digits"], hidden=4)
-    images = load(protocol, None, 0, 40)
+    images = load(protocol, Options(Path(), examples=40))
     recipe, pool = bn.MAP(epochs=1), []
     for hidden in (4, 5):
         problem = replace(protocol, hidden=hidden).problem(images.inputs, 10, 40)

@@ -19,6 +19,9 @@ MODULES = {  # whose names are public
 }  # fmt: skip
 PRIVATE = {  # and why; what is no longer imported leaves this list
     "core.nearest.did_you_mean": "errors in the words of the command line",
+    "pool.FileError": "a pool of another network is refused before old results are shown",
+    "pool.Pool": "a pool of another network is refused before old results are shown",
+    "pool.behaviour": "a pool of another network is refused before old results are shown",
     "pool.append_record": "records as the pool writes them, with versions and time",
     "pool.describe": "recipes in records as saved posteriors have them",
     "pool.fingerprint": "tells records of an older default from those of today",

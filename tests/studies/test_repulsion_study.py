@@ -32,7 +32,7 @@ def small(monkeypatch) -> None:
 
     setting = replace(repulsion.IMAGES["fashion_mnist"], width=8, epochs=15, rate=0.01, members=2)
     monkeypatch.setitem(repulsion.IMAGES, "fashion_mnist", setting)
-    monkeypatch.setattr(images.datasets, "load", digits)
+    monkeypatch.setattr(datasets, "load", digits)
     monkeypatch.setattr(images.corruptions, "NAMES", ("gaussian_noise",))
 
 
@@ -113,6 +113,11 @@ def test_scores_of_other_images_are_left_out(tmp_path):
 def test_unknown_methods_and_sets_are_refused_and_toys_that_are_there_are_not_made_again(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"unknown method 'FoRDE \(PCA\)': expected one of deep ensemble"):
         repulsion.run(Options(tmp_path, methods=("FoRDE (PCA)",)), print)
+    for asked in ({"preset": "resnet18"}, {"sets": ("gaps", "cifar10")}):
+        with pytest.raises(ValueError, match=r"needs files: give --folder with the files of cifar10 \(Krizhevsky"):
+            repulsion.run(Options(tmp_path, **asked), print)
+    with pytest.raises(ValueError, match=r"expected the files of cifar10, .*come from Krizhevsky"):
+        repulsion.run(Options(tmp_path, tmp_path, preset="resnet18"), print)
     with pytest.raises(ValueError, match="unknown set 'gap': expected one of gaps"):
         repulsion.run(Options(tmp_path, sets=("gap",)), print)
     methods = toys.toy_methods
@@ -147,7 +152,7 @@ def test_the_papers_setting_has_its_network_schedule_and_table_and_factors_chang
 def test_a_preset_runs_small_on_the_whole_training_part(tmp_path, monkeypatch):
     images_of = torch.rand(60, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     part = Data(images_of, torch.arange(60) % 10)
-    monkeypatch.setattr(images.datasets, "load_images", lambda name, folder: {"train": part, "test": part})
+    monkeypatch.setattr(datasets, "load_images", lambda name, folder: {"train": part, "test": part})
     monkeypatch.setattr(images.corruptions, "NAMES", ("gaussian_noise",))
     changes = ("width=1", "epochs=1", "members=2", "corrupted=10", "batch_size=30")
     options = Options(tmp_path, tmp_path, device="cpu", preset="resnet18", changes=changes, methods=("deep ensemble",))
