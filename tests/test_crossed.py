@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 import basinet as bn
 from basinet.cli import app
-from basinet.compare.api import carry_out
+from basinet.compare.api import Asking, carry_out
 from basinet.compare.rows import _crossed, choose
 from basinet.compare.run import Setting
 from basinet.data.datasets import Splits
 from basinet.engine.method import Entry
 from basinet.pool import read_records
+from basinet.tables import Rules
 from basinet.tables.crossed import ROWS, crossed, why_not_crossed
 
 ENGINE = bn.Engine(device="cpu", progress=False, compile=False)
@@ -81,6 +82,14 @@ def test_rows_that_may_not_change_places_do_not(tmp_path):
     )
 
 
+def test_default_rows_without_a_crossed_one_say_why(tmp_path):
+    file, said = waves(tmp_path / "waves.csv"), list[str]()
+    asked = Asking("height", Rules(group_duplicates=True), members=2, engine=ENGINE)
+    _, rows = asked.prepare(file, None, said.append)
+    assert not any(row.crossed for row in rows)
+    assert any("crossed rows are left out" in line and "with copies together" in line for line in said)
+
+
 def waves(path: Path, n: int = 80) -> str:
     whole = splits(n)
     with path.open("w", newline="") as file:
@@ -103,6 +112,17 @@ def test_the_command_says_so_and_an_ensemble_can_grow(tmp_path):
     assert CliRunner().invoke(app, [*words, "--members", "3"]).exit_code == 0
     now = {p: p.stat().st_mtime_ns for p in (tmp_path / "fitted" / "pool").rglob("*.safetensors")}
     assert len(now) == 3 and files.items() <= now.items()
+
+
+def test_the_command_says_that_one_part_serves_all_where_copies_stay_together(tmp_path):
+    words = ["fit", waves(tmp_path / "waves.csv"), "--target", "height", "--out", str(tmp_path / "fitted")]
+    words += ["--set", "epochs=1", "--members", "2", "--group-duplicates"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    told = " ".join(result.output.split())
+    assert (
+        "validation rows: one part for all, not split at random one by one" in told and "with copies together" in told
+    )
 
 
 def test_estimators_have_a_spread_from_own_rows():

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import basinet as bn
 from basinet.core.tree import Point, leaves, ravel, take, tree_map
@@ -321,6 +321,24 @@ def test_a_member_that_is_more_than_the_network_has_no_module():
 def test_wrong_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         fit(**arguments)
+
+
+def test_the_hint_for_a_data_loader_works_as_it_is_written():
+    loader = DataLoader(TensorDataset(DATA.inputs, DATA.targets), batch_size=5, shuffle=True)
+    for ask in (lambda data: fit(data=data), lambda data: bn.cost(MAP(epochs=2), PROBLEM, data)):
+        with pytest.raises(TypeError, match="got a DataLoader") as refused:
+            ask(loader)
+        hint = re.search(r"DataLoader: (bn\.Data\.stream\(.*\)) reads one", str(refused.value))
+        ask(eval(hint[1], {"bn": bn, "loader": loader}))
+    with pytest.raises(TypeError, match="n=how many examples it has"):
+        fit(data=DataLoader(Endless()))
+
+
+class Endless(IterableDataset):
+    """Examples without a number."""
+
+    def __iter__(self):
+        yield from zip(DATA.inputs, DATA.targets)
 
 
 def test_index_lists_must_reach_the_members_of_the_start(six):

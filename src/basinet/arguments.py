@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from os import PathLike
 from typing import Any
 
@@ -31,14 +32,8 @@ def check_arguments(
         raise TypeError(f"expected a recipe such as bn.MAP(), got {name}")
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
-    for what, given in (("data", data), ("val", val)):
-        if isinstance(given, DataLoader):
-            raise TypeError(
-                f"expected {what} as bn.Data(inputs, targets), got a DataLoader: bn.Data.stream(loader, "
-                "n=len(loader.dataset)) reads one"
-            )
-        if given is not None and not isinstance(given, (Data, Stream)):
-            raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
+    check_data("data", data)
+    check_data("val", val)
     if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
         raise ValueError(f"expected members to be a positive integer, got {members!r}")
     if start is not None and not isinstance(start, Posterior):
@@ -47,6 +42,17 @@ def check_arguments(
         )
     if start is not None and members is not None and len(start) not in (1, members):
         raise ValueError(f"start has {len(start)} members and {members} were asked for: expected 1 or {members}")
+
+
+def check_data(what: str, given: Any) -> None:
+    """Refuses what is neither data nor a stream, and says how a DataLoader becomes one."""
+    if isinstance(given, DataLoader):
+        n = "len(loader.dataset)" if isinstance(given.dataset, Sized) else "how many examples it has"
+        raise TypeError(
+            f"expected {what} as bn.Data(inputs, targets), got a DataLoader: bn.Data.stream(loader, n={n}) reads one"
+        )
+    if given is not None and not isinstance(given, (Data, Stream)):
+        raise TypeError(f"expected {what} as bn.Data(inputs, targets), got {type(given).__name__}")
 
 
 def check_options(seed: Any, pool: Any, engine: Any, observe: Any) -> None:

@@ -82,7 +82,7 @@ def fit(
     from ..pilot import pilot
     from ..scoring import score
     from ..tables import fit_table, read_table
-    from ..tables.crossed import crossed
+    from ..tables.crossed import APART, crossed
     from ..tables.doubts import leaks
     from ..tables.fitted import Fitted, checksum
     from ..tables.load import named
@@ -112,7 +112,8 @@ def fit(
         if conformal is not None:
             check_conformal(conformal, what, parts[2].n if val else 0)
         sizes = f"{parts[0].n:,} training, {rows:,} validation rows"
-        sizes += ", others for each member" if held is not None and held.rows is not None else ""
+        if held is not None and (held.rows is not None or not how.exchangeable):
+            sizes += ", others for each member" if held.rows is not None else f": one part for all, {APART}"
         sizes += f", {parts[2].n:,} to calibrate on" if calibrate else ""
         inputs = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs"
         tell(f"{table.name}: {goal} ({encoder.target.told}) from {inputs}; {sizes}; seed {seed}")

@@ -174,7 +174,7 @@ class Asking(NamedTuple):
         rows = chosen.rows
         if any(row.crossed for row in rows) and (reason := why_not_crossed(splits)):
             rows = [row for row in rows if not row.crossed]
-            if methods not in (None, "all"):
+            if methods not in (None, "all") or not splits.exchangeable:
                 both(f"crossed rows are left out: {reason}")
         if methods is None and start is None and waiting:
             warn(

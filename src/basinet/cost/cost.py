@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..arguments import check_arguments, check_needs, in_batches
+from ..arguments import check_arguments, check_data, check_needs, in_batches
 from ..core.noise import Noise
 from ..core.recipe import expand
 from ..core.tree import Point, leaves, nbytes, size, take, tree_map
@@ -112,6 +112,8 @@ class Meter:
             raise ValueError(f"expected at least 1 input to predict, got {inputs}")
         if data is None and val is None:
             raise ValueError("expected data to tell the cost from: pass data=, or val= for a method that needs no more")
+        check_data("data", data)
+        check_data("val", val)
         self.problem, self.start, self.inputs, self.timed = problem, start, inputs, timed
         self.engine = engine or Engine()
         self.point = self.engine.move(problem.init(Noise.seed(0)) if start is None else start.points()[0])

@@ -12,6 +12,7 @@ from ..data.data import Data
 from ..data.datasets import Splits
 
 ROWS = 20_000  # of training and validation together, up to which members have validation rows of their own
+APART = "not split at random one by one, but by time, by a column, or with copies together"  # where none may be crossed
 MEMBERS = 64  # for which rows are drawn at least: an ensemble of fewer can grow in its pool
 
 
@@ -30,7 +31,7 @@ def crossed(train: Data, val: Data, members: int, seed: int) -> tuple[Data, Data
 def why_not_crossed(splits: Splits) -> str:
     """Why members cannot have validation rows of their own; empty where they can."""
     if not splits.exchangeable:
-        return "rows of the validation part may not be trained on, as they were not split at random"
+        return f"rows of the validation part may not be trained on, as they were {APART}"
     if not isinstance(splits.train.inputs, torch.Tensor):
         return "inputs are no table"
     return (
