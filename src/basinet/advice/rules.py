@@ -10,7 +10,6 @@ from ..engine import Method
 from ..methods import find
 from ..methods.map import MAP
 from . import evidence as e
-from .records import SMALL  # training rows below which anchored ensembles had the higher log likelihood
 
 SIZES = (5, 3, 2)  # of ensembles, the first that the budget allows
 
@@ -21,7 +20,6 @@ class Facts(NamedTuple):
     n: int  # training examples
     classes: int | None  # None: the targets are no classes
     real: bool  # the targets are real numbers
-    one_noise: bool  # and have one Gaussian noise for all inputs
     normal_prior: bool
     norms: bool  # the network has norm layers with running statistics
     dropout: bool
@@ -57,31 +55,21 @@ def _laplace_reasons(facts: Facts) -> tuple[e.Evidence, ...]:
 
 
 def _temper(facts: Facts) -> str:
-    return "bn.temper(posterior, val)" if facts.classes and facts.val else ""
+    """A temperature of classes, a factor on the spread of numbers."""
+    return "bn.temper(posterior, val)" if (facts.classes or facts.real) and facts.val else ""
 
 
 def _of_ensemble(facts: Facts) -> tuple[e.Evidence, ...]:
     if facts.real:
         of_tables = (e.TABLES,) if e.TABLES.figures["sets"] else ()  # while the study has records of today's default
-        return (e.UCI_ENSEMBLE, e.UCI_ANCHORED) if facts.one_noise else (*of_tables, e.UCI_ENSEMBLE)
+        return (e.ENSEMBLE, *of_tables)
     tempered = (e.TEMPERED_LOCAL, e.TEMPERED_ENSEMBLE) if _temper(facts) else ()
     return (e.MEMBERS, e.SIZE_DIGITS, *tempered)
 
 
 def _of_one(facts: Facts) -> tuple[e.Evidence, ...]:
-    tempered = (e.TEMPERATURE, e.TEMPERED_LOCAL) if _temper(facts) else ()
-    return (e.ONE_MODE, *tempered, *((e.SWAG_MIXED,) if facts.classes else ()))
-
-
-def _anchored(label: str, when: Callable[[Facts], bool]) -> Rule:
-    """For networks as those of the records: without norm layers, which undo the size of weights, and dropout."""
-    return Rule(
-        label,
-        applies=lambda f: f.one_noise and f.normal_prior and not (f.started or f.norms or f.dropout) and when(f),
-        recipe=lambda f: find("Anchored")(),
-        reasons=lambda f: (e.UCI_ANCHORED,),
-        sizes=SIZES,
-    )
+    tempered = (e.TEMPERATURE, e.TEMPERED_LOCAL) if facts.classes and _temper(facts) else ()
+    return (e.ONE_MODE, *tempered, e.SWAG)
 
 
 RULES = (
@@ -107,7 +95,6 @@ RULES = (
         reasons=lambda f: (e.PEP_DIGITS, e.PEP_FASHION, e.TEMPERATURE),
         start=True,
     ),
-    _anchored("anchored ensemble", lambda f: f.n < SMALL),
     Rule(
         "deep ensemble",
         applies=lambda f: True,
@@ -116,7 +103,14 @@ RULES = (
         sizes=SIZES,
         then=_temper,
     ),
-    _anchored("anchored ensemble", lambda f: f.n >= SMALL),
+    Rule(  # for networks as those of the records: norm layers undo the size of weights
+        "anchored ensemble",
+        applies=lambda f: f.real and f.normal_prior and not (f.started or f.norms or f.dropout),
+        recipe=lambda f: find("Anchored")(),
+        reasons=lambda f: (e.ANCHORED,),
+        sizes=SIZES,
+        then=_temper,
+    ),
     Rule(
         "one network and Laplace over its last layer",
         applies=lambda f: not f.started and f.normal_prior,
