@@ -123,7 +123,8 @@ class SimulatedRay:
         return {"CPU": float(NODES * PLACES)}
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "NodeID": str(i)} for i in range(NODES)]
+        has = {"CPU": float(PLACES), "memory": float(PLACES * 2**30)}
+        return [{"Alive": True, "NodeID": str(i), "Resources": has} for i in range(NODES)]
 
     def get_runtime_context(self) -> Any:
         return SimpleNamespace(gcs_address="simulated", get_job_id=lambda: "0")
@@ -171,7 +172,7 @@ def simulate(members: int) -> dict[str, Any]:
     driver.look_at_nodes = lambda *_: answered(False)  # type: ignore[assignment]
     how = {"strategy": "loop", "compiled": False, "captured": False, "processes": 1, "threads": 0, "one_thread": False}
     settings = how | {"device": "cpu", "autocast": "None", "memory": None, "chunk": None, "group": 1}
-    answer: Any = ([], settings, cut(range(members), 1), 1.0)
+    answer: Any = ([], settings, cut(range(members), 1))
     driver.Cluster._planned = lambda *_: answered(answer)  # type: ignore[assignment, method-assign]
     problem = bn.Problem(network, bn.likelihoods.Categorical())
     engine = bn.Engine(executor="ray", group=1, progress=False)

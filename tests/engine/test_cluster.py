@@ -25,7 +25,9 @@ import basinet as bn
 from basinet.core.tree import leaves
 from basinet.data.datasets import Splits
 from basinet.engine import Engine, Event, Report, Review
+from basinet.engine.memory import member_bytes
 from basinet.engine.method import Entry
+from basinet.engine.work import Work
 from basinet.engine.workers import WorkerError
 from basinet.families import Empirical
 from basinet.methods.map import MAP
@@ -33,6 +35,8 @@ from basinet.methods.map import MAP
 ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "basinet[cluster]"')
 
 from basinet.engine.cluster import driver, nodes  # noqa: E402
+from basinet.engine.cluster.resources import PROCESS  # noqa: E402
+from basinet.engine.cluster.task import dumps, loads, plan, train  # noqa: E402
 
 STORE = 100 * 2**20  # bytes of each node's object store
 FAIR = {"worker_niceness": 0}  # Ray's workers give way to other programs otherwise, and tests run beside each other
@@ -312,6 +316,79 @@ def test_members_of_a_node_that_is_out_of_room_train_elsewhere(
         cluster.remove_node(poor, allow_graceful=False)
     assert any(words in line and "submitted again" in line for line in said())
     assert same(there, fit(None, Slow(epochs=4, batch_size=7, wait=0.0), members=4, engine={"group": 1}, **narrow))
+
+
+def test_tasks_reserve_the_memory_that_planning_predicts(cluster):
+    reserved: set[int] = set()
+
+    def note(event: Event) -> None:
+        reserved.add(int(ray.cluster_resources()["memory"] - ray.available_resources()["memory"]))
+
+    batches = bn.Data(classes(200).inputs.repeat(1, 500), classes(200).targets)
+    wide = bn.Problem(lambda: nn.Linear(2000, 3), bn.likelihoods.Categorical())
+    method = Slow(epochs=3, batch_size=100)
+    fit("ray", method, members=4, observe=note, problem=wide, data=batches, engine={"strategy": "stacked"})
+    point = wide.init(bn.Noise.seed(0))
+    each = member_bytes(Work.of(method, wide, batches, None), point)
+    task = PROCESS + batches.inputs.numel() * 4 + batches.targets.numel() * 8 + each.of(2, 2)
+    assert max(reserved) == 2 * task and each.of(2, 2) > 2**20  # two tasks of two members
+
+
+def starved(task: Any, parcel: bytes) -> Iterator[bytes]:
+    """What Ray's error says where it ends a process, for more than two members at once."""
+    group = loads(parcel).group
+    if min(len(group), task.chunk or len(group)) > 2:
+        raise ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.")
+    yield from train(task, parcel)
+
+
+@pytest.mark.parametrize("method", [SHORT, bn.SVGD(epochs=4, batch_size=5)], ids=["apart", "coupled"])
+def test_members_for_which_ray_runs_out_of_memory_twice_train_with_fewer_at_once(
+    cluster, tmp_path, said, monkeypatch, method
+):
+    monkeypatch.setattr(driver, "train", starved)
+    options = {"members": 6, "engine": {"group": None if method.coupled else 6, "strategy": "stacked"}}
+    there = fit("ray", method, pool=tmp_path, **options)
+    halves = ["out of memory with 6 members at once: continuing with 3"]
+    halves += ["out of memory with 3 members at once: continuing with 2"] * (1 if method.coupled else 2)
+    assert [line for line in said() if line.startswith("out of memory")] == halves
+    assert sum("submitted again" in line for line in said()) == (1 if method.coupled else 3)
+    here = fit(None, method, **options)
+    pairs = zip(leaves(there.parts[0].family), leaves(here.parts[0].family), strict=True)
+    assert all(torch.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in pairs) and leftovers(tmp_path) == []
+
+
+def shared_plan(task: Any, parcel: bytes, room: int | None) -> bytes:
+    """Of a node whose GPU has room for two groups, where torch sees none."""
+    kind, lines, settings, groups = loads(plan(task._replace(device="cpu"), parcel, 2**30))
+    return dumps((kind, lines, settings | {"device": "cuda", "share": 0.5}, groups))
+
+
+def shared_train(task: Any, parcel: bytes) -> Iterator[bytes]:
+    yield from train(task._replace(device="cpu"), parcel)
+
+
+def test_a_run_that_is_resumed_has_as_many_groups_on_a_gpu_as_before(cluster, tmp_path, said, monkeypatch):
+    monkeypatch.setattr(driver, "plan", shared_plan)
+    monkeypatch.setattr(driver, "train", shared_train)
+    node = cluster.add_node(num_cpus=2, num_gpus=1, object_store_memory=STORE)
+    method, used = Slow(epochs=12, batch_size=5), set()
+
+    def press(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    def note(event: Event) -> None:
+        used.add(ray.cluster_resources()["GPU"] - ray.available_resources().get("GPU", 0.0))
+
+    try:
+        for observe in (press, note):
+            with pytest.raises(KeyboardInterrupt) if observe is press else contextlib.nullcontext():
+                engine = Engine(executor="ray", group=1, strategy="loop", checkpoint=0.2, progress=False)
+                bn.fit(method, PROBLEM, classes(), members=2, pool=tmp_path, engine=engine, observe=observe)
+    finally:
+        cluster.remove_node(node)
+    again = next(line for line in said() if "as the run that goes on had it" in line)
+    assert "1 GPUs, 0.5 of a GPU for each group" in again and used <= {0.0, 0.5, 1.0} and 1.0 in used
 
 
 def test_data_that_do_not_fit_in_the_object_store_are_refused_with_what_to_do(cluster, monkeypatch):

@@ -5,17 +5,30 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+from collections import deque
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import basinet as bn
-from basinet.engine.cluster import connection
+from basinet.engine.checkpoint import Checkpoints
+from basinet.engine.cluster import connection, resources
 from basinet.engine.cluster.driver import Cluster
-from basinet.engine.cluster.running import History, Running, is_fault, reason_of
+from basinet.engine.cluster.resources import PROCESS, Resources
+from basinet.engine.cluster.running import History, Running, is_fault, is_starved, reason_of
 from basinet.engine.cluster.task import PARTS, Seen, share_of_gpu
+from basinet.engine.interrupt import Interrupt
+from basinet.engine.memory import MemberBytes
+from basinet.engine.planner import NoRoom
+from basinet.engine.progress import Progress
+from basinet.engine.work import Run, Work
 from basinet.engine.worker_loop import WorkerError
+
+PROBLEM = bn.Problem(lambda: nn.Linear(2, 2), bn.likelihoods.Categorical())
 
 
 @pytest.mark.parametrize("executor", ["dask", "ray:", "rays", "", 3])
@@ -32,10 +45,9 @@ def test_the_cluster_chooses_the_gpu():
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    problem = bn.Problem(lambda: nn.Linear(2, 2), bn.likelihoods.Categorical())
     data = bn.Data(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))
     with pytest.raises(ImportError, match=r"needs Ray: pip install \"basinet\[cluster\]\""):
-        bn.fit(bn.MAP(epochs=1), problem, data, engine=bn.Engine(executor="ray", progress=False))
+        bn.fit(bn.MAP(epochs=1), PROBLEM, data, engine=bn.Engine(executor="ray", progress=False))
 
 
 def test_an_address_where_nothing_answers_is_refused_at_once():
@@ -109,8 +121,37 @@ def test_small_groups_share_a_gpu_of_which_four_fifths_are_used(takes, share):
     assert share_of_gpu(takes, free=100) == share
 
 
+class FakeRay:
+    """A cluster of nodes with these resources, which notes what it is asked to cancel."""
+
+    def __init__(self, *nodes: dict[str, float]) -> None:
+        self.has, self.cancelled = list(nodes), []
+        self.cancel = self.cancelled.append
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {kind: sum(node.get(kind, 0.0) for node in self.has) for kind in {k for node in self.has for k in node}}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "NodeID": str(i), "Resources": has} for i, has in enumerate(self.has)]
+
+
+WORK = Work.of(bn.MAP(epochs=1), PROBLEM, bn.Data(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])), None)._replace(
+    data=None
+)
+GIB = 2.0**30
+
+
+def cluster(ray: FakeRay, asked: str | None = None) -> Cluster:
+    """As much of a driver as plans what tasks take."""
+    driver = object.__new__(Cluster)
+    driver.ray, driver.has, driver.most, driver.tasks = ray, Resources(ray, asked, WORK), None, {}
+    driver.each, driver.finish, driver.chunk = MemberBytes(10 * 2**20, 0, 90 * 2**20, 0), 0, None
+    driver.run = Run(WORK, Progress("", 0, False), None, Checkpoints(), Interrupt(waits=False))
+    return driver
+
+
 @pytest.mark.parametrize(
-    ("total", "share", "needs", "window"),
+    ("node", "share", "needs", "window"),
     [
         ({"CPU": 6.0}, 1.0, {"num_cpus": 1}, 12),
         ({"CPU": 32.0, "GPU": 4.0}, 1.0, {"num_gpus": 1.0, "num_cpus": 1}, 8),
@@ -118,11 +159,60 @@ def test_small_groups_share_a_gpu_of_which_four_fifths_are_used(takes, share):
         ({"CPU": 4.0, "GPU": 4.0}, 0.25, {"num_gpus": 0.25, "num_cpus": 0}, 32),  # CPUs must not keep GPUs idle
     ],
 )
-def test_what_tasks_take_and_how_many_are_submitted_follows_from_the_cluster(total, share, needs, window):
-    cluster = object.__new__(Cluster)
-    cluster.total, cluster.share, cluster.most, cluster.looked = total, share, None, float("inf")
-    cluster.device, cluster.ray = "cuda" if "GPU" in total else "cpu", None
-    assert cluster._needs(set()) == needs | {"scheduling_strategy": "SPREAD"} and cluster._window() == window
+def test_what_tasks_take_and_how_many_are_submitted_follows_from_the_cluster(node, share, needs, window):
+    driver = cluster(FakeRay(node))
+    driver.has.share = share
+    assert driver.has.options(set(), 5) == needs | {"scheduling_strategy": "SPREAD", "memory": 5}
+    assert driver._window() == window
+
+
+def test_tasks_ask_for_the_memory_that_planning_predicts_and_no_more_than_a_node_has():
+    driver = cluster(FakeRay({"CPU": 4.0, "memory": GIB}, {"CPU": 1.0, "memory": 4 * GIB}, {"memory": 9 * GIB}))
+    assert driver._takes([0]) == PROCESS + 100 * 2**20 and driver._takes([0, 1, 2]) == PROCESS + 300 * 2**20
+    driver.chunk = 1  # of coupled members, whose activations are computed one after another
+    assert driver._takes([0, 1, 2]) == PROCESS + 120 * 2**20
+    driver.finish = 2 * 2**30  # a structure over all weights
+    assert driver._takes([0]) == PROCESS + 2 * 2**30
+    driver.finish = 7 * 2**30
+    assert driver._takes([0]) == 4 * GIB  # the third node has no processor for members
+    assert driver.has.room() == int(0.8 * 4 * GIB) - PROCESS
+    assert cluster(FakeRay({"CPU": 1.0, "GPU": 1.0, "memory": GIB}))._takes([0]) == PROCESS  # members are on the GPU
+
+
+def test_tasks_that_wait_for_a_node_as_large_as_one_that_is_lost_ask_for_less():
+    ray = FakeRay({"CPU": 1.0, "memory": GIB}, {"CPU": 1.0, "memory": 4 * GIB})
+    driver = cluster(ray)
+    driver.finish = 2 * 2**30
+    waits, runs = (Running([i], History(), driver._takes([i])) for i in range(2))
+    runs.node, driver.tasks = "1", {"waits": waits, "runs": runs}
+    ray.has.pop()
+    driver.has.looked = 0.0
+    assert driver._window() == 2 and driver._window() == 2
+    assert ray.cancelled == ["waits"] and driver._takes([0]) == GIB
+    left: deque[list[int]] = deque()
+    ray.exceptions, ray.get = SimpleNamespace(TaskCancelledError=StopIteration), None
+    driver.tasks = {(stream := iter(())): waits}
+    assert not [*driver._heard(stream, left, lambda group: [])] and list(left) == [[0]]
+
+
+@pytest.mark.parametrize(("error", "asked"), [(NoRoom("one member needs 9 GiB"), 1), (MemoryError("at once"), 4)])
+def test_what_planning_refuses_is_not_asked_of_other_nodes(error, asked, monkeypatch):
+    driver, answers = cluster(FakeRay({"CPU": 1.0})), []
+    driver.job = SimpleNamespace(roster=SimpleNamespace(given=False))
+    driver.ray.remote = lambda function: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: None))
+
+    def answer(ref: None) -> Iterator[None]:
+        answers.append(ref)
+        return ("error", error, "traceback", "0")
+        yield
+
+    monkeypatch.setattr(resources, "elsewhere", lambda *_: "SPREAD")
+    monkeypatch.setattr("basinet.engine.cluster.driver.dumps", lambda given: b"")
+    monkeypatch.setattr(driver, "_task", lambda: None)
+    monkeypatch.setattr(driver, "_get", answer)
+    with pytest.raises(type(error), match=str(error)):
+        list(driver._planned([0], None))
+    assert len(answers) == asked
 
 
 def test_what_nodes_lack_is_told_from_errors_of_the_users_code():
@@ -132,5 +222,7 @@ def test_what_nodes_lack_is_told_from_errors_of_the_users_code():
     out = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes")
     assert all(map(is_fault, (MemoryError(), out, torch.OutOfMemoryError(), OwnerDiedError())))
     assert not any(map(is_fault, (None, ValueError("memory"), RuntimeError("shapes"))))
+    assert all(map(is_starved, (MemoryError(), out, torch.OutOfMemoryError())))
+    assert not is_starved(OwnerDiedError())
     assert reason_of(MemoryError()) == "their task ran out of memory"
     assert reason_of(OwnerDiedError()) == "their task was lost (OwnerDiedError)"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import basinet as bn
 from basinet.core.tree import leaves, nbytes
-from basinet.engine import Descent, Engine, Event, Info, Method, Step
+from basinet.engine import Descent, Engine, Event, Info, Method, Step, planner
 from basinet.engine.kernel import Kernel
 from basinet.engine.memory import COPIES, MemberBytes, free_bytes, member_bytes, readable
 from basinet.engine.work import Work
@@ -91,6 +91,17 @@ def test_a_member_that_does_not_fit_is_refused_with_numbers():
     text = str(caught.value)
     assert f"one member of {30 + 12 + 21} parameters needs about {readable(EACH)}" in text
     assert f"and {readable(EACH - 1)} may be used: use a smaller batch_size or network" in text
+
+
+def test_one_member_may_take_more_than_groups_that_must_not_depend_on_what_is_free(monkeypatch, caplog):
+    monkeypatch.setattr(planner, "FIXED", EACH - 1)
+    seen = Groups()
+    with caplog.at_level(logging.INFO, "basinet"):
+        fit(seen, deterministic=True)
+    assert seen.seen == [(k,) for k in range(7)]
+    monkeypatch.setattr(planner, "free_bytes", lambda place: EACH)  # of which four fifths may be used
+    with pytest.raises(MemoryError, match="one member of 63 parameters needs about"):
+        fit(deterministic=True)
 
 
 class Full:

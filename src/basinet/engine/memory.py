@@ -35,6 +35,10 @@ class MemberBytes(NamedTuple):
     def total(self) -> int:
         return self.state + self.step + self.batch + self.samples
 
+    def of(self, members: int, at_once: int) -> int:
+        """What a group takes, of whose members this many are computed at once."""
+        return members * (self.state + self.samples) + at_once * (self.step + self.batch)
+
 
 def member_bytes(work: Work, point: Point) -> MemberBytes:
     """For one member, measured on steps of the method itself with a few examples."""

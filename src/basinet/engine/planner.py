@@ -29,11 +29,16 @@ FIXED = 4 * 2**30  # bytes that members may take where the plan must not depend 
 SETTLED = ("strategy", "compiled", "captured", "processes", "threads", "one_thread")  # what a run that goes on keeps
 
 
+class NoRoom(MemoryError):
+    """A member does not fit in the memory that may be used: found by planning, before anything was trained."""
+
+
 class Planner:
     """Settles a plan and tells `here` of it."""
 
-    def __init__(self, engine: Engine, here: Here) -> None:
+    def __init__(self, engine: Engine, here: Here, room: int | None = None) -> None:
         self.engine, self.here, self.run = engine, here, here.run
+        self.room = room  # bytes that members may take on the largest node of a cluster
         self.seconds, self.measured = 0.0, 1  # that a step took when it was last measured, and of how many members
 
     def plan(self, point: Point, wanted: Sequence[int], say: bool = True) -> None:
@@ -43,24 +48,31 @@ class Planner:
             here.chosen = self._spread(Plan("loop", False, "no steps"), len(wanted), sys.maxsize)
             return
         each = member_bytes(work, point)
-        free = engine.memory if engine.memory is not None else int(SHARE * free_bytes(engine.place))
-        if engine.deterministic and engine.memory is None:
-            free = min(free, FIXED)
-        if each.total > free:
-            raise MemoryError(
-                f"one member of {size(point.params):,} parameters needs about {readable(each.total)} to train, and "
-                f"{readable(free)} may be used: use a smaller batch_size or network, or give Engine(memory=...)"
-            )
+        most = self._most(each, point)
         asked, forced = settings_of(engine, engine.place.type)
         if run.checkpoints.recall(asked | forced):
             self._as_before()
         else:
-            groups = self._settle(wanted, free // max(each.total, 1), each)
+            groups = self._settle(wanted, max(1, most // max(each.total, 1)), each)
             settings = {name: getattr(here.chosen, name) for name in SETTLED}
             settings |= {} if engine.group is None else {"group": engine.group}
-            run.checkpoints.begin(asked | settings | {"chunk": here.chunk}, groups)
+            run.checkpoints.begin(asked | settings | {"chunk": here.chunk, "bytes": each}, groups)
         if say:
             run.progress.say(self._described(len(wanted), point, each))
+
+    def _most(self, each: MemberBytes, point: Point) -> int:
+        """Bytes that members may take together. Where groups must not depend on what is free, one member may take more
+        than these."""
+        engine, room = self.engine, self.room
+        free = room if room is not None else int(SHARE * free_bytes(engine.place))
+        limit = free if engine.memory is None else engine.memory if room is None else min(engine.memory, room)
+        if each.total > limit:
+            more = "give Engine(memory=...)" if limit != room else "add a node with more memory to the cluster"
+            raise NoRoom(
+                f"one member of {size(point.params):,} parameters needs about {readable(each.total)} to train, and "
+                f"{readable(limit)} may be used: use a smaller batch_size or network, or {more}"
+            )
+        return min(limit, FIXED) if engine.deterministic and engine.memory is None else limit
 
     @property
     def largest(self) -> int:

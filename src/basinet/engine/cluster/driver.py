@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence, Set
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +25,16 @@ from ...pool.files import FileError
 from ...pool.pool import Shelf
 from ..checkpoint import group_name, versions
 from ..executor import Halves, halved
-from ..planner import plan_before, settings_of
+from ..memory import MemberBytes
+from ..planner import NoRoom, plan_before, settings_of
 from ..probe import Plan
 from ..work import Run, Trained
 from ..worker_loop import WorkerError, WorkerLost, hear, raised, torch_settings
 from .connection import connect
-from .nodes import ANSWER, elsewhere, look_at_nodes
-from .running import History, Running, is_fault, reason_of
+from .nodes import ANSWER, look_at_nodes
+from .parcels import put
+from .resources import Resources
+from .running import History, Running, is_fault, is_starved, reason_of
 from .task import Given, Task, dumps, loads, plan, train
 
 if TYPE_CHECKING:
@@ -40,10 +43,7 @@ if TYPE_CHECKING:
 LOSSES = 3  # times that a task may be lost without having come further than before, until it is given up
 SAVE = 30.0  # seconds in which tasks that are stopped save where they are
 APPEAR = 60.0  # seconds after which a file that a node wrote is there for all
-ASK = 2.0  # seconds between looks at what the cluster has
 
-
-_sent: dict[Any, Any] = {}  # where the data of the last fit are in the object store, by their fingerprints
 _live: list[Cluster] = []  # those with tasks that may be under way
 
 
@@ -53,8 +53,8 @@ class Cluster:
     def __init__(self, engine: Engine, run: Run, job: Job, shelf: Shelf | None) -> None:
         self.run, self.shelf, self.members, self.point = run, shelf, job.roster.members, job.roster.point
         self.ray = connect(str(engine.executor))
-        self.total = self.ray.cluster_resources()
-        self.engine, self.device = engine, self._device(engine.device)
+        self.has = Resources(self.ray, engine.device, run.work)
+        self.engine, self.device = engine, self.has.device
         self.most = (
             1 if isinstance(job.work.data, Stream) else engine.processes
         )  # a stream has but one reader at a time
@@ -67,27 +67,34 @@ class Cluster:
         self.tasks: dict[Any, Running] = {}  # by the stream of each
         self.history: dict[str, History] = {}  # by group
         self.given_up: list[str] = []
+        self.remedy = "Engine(group=...) sets how many train in one task"
         self.parcel: Any = None
-        self.share = 1.0  # of a GPU, for each task
-        self.looked = 0.0  # when the resources of the cluster were last asked for
+        self.each: MemberBytes | None = None  # that a member takes in training
+        self.finish = 0  # bytes that it takes in the end
+        self.chunk: int | None = None  # of coupled members, of which so many are computed at once
         _live.append(self)
 
     def plan(self, first: Point, wanted: Sequence[int]) -> Iterator[None]:
         """As the run that goes on had it, or as a node finds by rules, which do not depend on the cluster."""
         saved = self.run.checkpoints
         self.through = yield from look_at_nodes(self.ray, self.token, versions(), self.run.progress.say)
-        self.data, self.parcel = self._put()
+        self.data, self.parcel = put(self.ray, self.job, self.shelf)
         asked, forced = settings_of(self.engine, self.device)
-        if not self.run.work.schedule.steps:
+        work = self.run.work
+        given = (None if x is None else x.to(self.engine.place, self.job.dtype) for x in (work.data, work.val))
+        demand = work.method.demand(first, work.problem, *given)
+        self.finish = demand.finish + demand.kept
+        if not work.schedule.steps:
             return
-        if saved.recall(asked | forced):
-            self.run.progress.say(f"{self.run.work.method.label}: as the run that goes on had it, on {self._words()}")
-        else:
-            lines, settings, groups, self.share = yield from self._planned(wanted, first)
-            for line in lines:
-                self.run.progress.say(f"{line}; on {self._words()}")
+        lines = [f"{work.method.label}: as the run that goes on had it"]
+        if not saved.recall(asked | forced):
+            lines, settings, groups = yield from self._planned(wanted, first)
             saved.begin(settings, groups)
-        coupled = self.run.work.method.coupled
+        self.chunk, self.has.share = saved.settings.get("chunk"), saved.settings.get("share", 1.0)
+        self.each = MemberBytes(*saved.settings["bytes"]) if "bytes" in saved.settings else None
+        for line in lines:
+            self.run.progress.say(f"{line}; on {self.has.words()}")
+        coupled = work.method.coupled
         if coupled and len(wanted) > 1:
             self.run.progress.say("members that see each other stay together: one task on one node trains all of them")
         elif isinstance(self.run.work.data, Stream):
@@ -112,7 +119,7 @@ class Cluster:
         if self.given_up:
             raise WorkerLost(
                 f"{'; '.join(self.given_up)}. All other members are trained{self._kept()}; the same fit trains what is "
-                "missing. Engine(group=...) sets how many train in one task"
+                f"missing. {self.remedy}"
             )
 
     def half(self, count: int) -> int:
@@ -126,21 +133,6 @@ class Cluster:
             self.tasks, self.parcel = {}, None
             _live.remove(self)
 
-    def _device(self, asked: str | None) -> str:
-        gpus = self.total.get("GPU", 0)
-        if asked == "cuda" and not gpus:
-            raise ValueError(
-                f"device 'cuda' was asked for, and the Ray cluster has no GPU ({self._words()}): add a node with one, "
-                "or use device='cpu'"
-            )
-        return asked or ("cuda" if gpus else "cpu")
-
-    def _words(self) -> str:
-        nodes = sum(node["Alive"] for node in self.ray.nodes())
-        gpus = f", {self.total['GPU']:g} GPUs" if self.total.get("GPU") else ""
-        share = f", {self.share:.2g} of a GPU for each group" if gpus and self.share < 1 else ""
-        return f"{nodes} Ray node{'s' * (nodes != 1)} with {self.total.get('CPU', 0):g} CPUs{gpus}{share}"
-
     def _mark(self) -> Path | None:
         """A file by which nodes tell that they see the folder of the run."""
         if self.run.checkpoints.folder is None:
@@ -153,43 +145,18 @@ class Cluster:
         token.touch()
         return token
 
-    def _put(self) -> tuple[Any, Any]:
-        """Data and job in the object store, from where each node fetches them: the data once for all fits on them."""
-        work = self.job.work
-        given, job = (work.data, work.val), self.job._replace(work=work._replace(data=None, val=None))
-        context = self.ray.get_runtime_context()
-        key = (context.gcs_address, context.get_job_id(), *(None if x is None else x.fingerprint() for x in given))
-        try:
-            if key not in _sent:
-                content = dumps(given)
-                _sent.clear()
-                _sent[key] = self.ray.put(content)
-            content = dumps((job, self.shelf))
-            return _sent[key], self.ray.put(content)
-        except (self.ray.exceptions.ObjectStoreFullError, self.ray.exceptions.OutOfDiskError) as error:
-            raise MemoryError(
-                f"the data take {len(content) / 2**20:,.0f} MiB, which do not fit in Ray's object store: start Ray "
-                "with a larger one (ray start --object-store-memory=BYTES)"
-            ) from error
-        except Exception as error:  # whatever an object raises that cannot be pickled
-            raise TypeError(
-                f"Ray cannot send this network or data to other machines ({type(error).__name__}: "
-                f"{str(error).strip().splitlines()[0][:160]}): define the network as a function or class without open "
-                "files, locks, generators or modules inside it, and load what it needs when it is called"
-            ) from error
-
     def _planned(self, wanted: Sequence[int], first: Point) -> Generator[None, None, tuple[Any, ...]]:
         """What a node plans; where that fails for want of something, another."""
         points = dict.fromkeys(wanted, first) if self.job.roster.given else None
-        arguments = (self._task(), dumps(Given(list(wanted), points, None)))
+        arguments = (self._task(), dumps(Given(list(wanted), points, None)), self.has.room())
         avoid: set[str] = set()
         for attempt in range(LOSSES + 1):
-            options = self._needs(avoid) | {"max_retries": LOSSES}
+            options = self.has.options(avoid, self.has.takes()) | {"max_retries": LOSSES}
             kind, *answer = yield from self._get(self.ray.remote(plan).options(**options).remote(*arguments))
             if kind == "planned":
                 return tuple(answer)
             error, text, node = answer
-            if attempt == LOSSES or not is_fault(error):
+            if attempt == LOSSES or isinstance(error, NoRoom) or not is_fault(error):
                 raise raised(error, text, "on a Ray node")
             avoid.add(node)
         raise AssertionError("the last attempt returns or raises")
@@ -202,39 +169,42 @@ class Cluster:
             self.run.interrupt.check()
             if not warned and time.monotonic() - began > ANSWER:
                 warned = True
-                self.run.progress.say(f"waiting for a free place on {self._words()}")
+                self.run.progress.say(f"waiting for a free place on {self.has.words()}")
         return loads(self.ray.get(ref))
 
-    def _needs(self, avoid: Set[str]) -> dict[str, Any]:
-        """What a task takes of a node, and of which nodes rather not."""
-        where = {"scheduling_strategy": elsewhere(self.ray, avoid, self.device)}
-        if self.device == "cpu":
-            return {"num_cpus": 1} | where
-        cpus = self.total.get("CPU", 0) * self.share / self.total.get("GPU", 1)
-        return {"num_gpus": self.share, "num_cpus": min(1, int(cpus))} | where
+    def _takes(self, group: list[int]) -> int:
+        """Bytes of a node's memory that the task of a group asks for."""
+        return self.has.takes(self.each, len(group), self.chunk or len(group), self.finish)
 
     def _window(self) -> int:
         """Tasks that are submitted at once: twice as many as run, so that none waits for the driver."""
-        if time.monotonic() - self.looked > ASK:
-            self.total, self.looked = self.ray.cluster_resources(), time.monotonic()
-        places = self.total.get("CPU", 0) if self.device == "cpu" else self.total.get("GPU", 0) / self.share
-        return self.most or 2 * max(1, int(places))
+        if self.has.old():
+            self.has.look()
+            self._withdraw()
+        return self.most or 2 * max(1, self.has.places())
+
+    def _withdraw(self) -> None:
+        """Takes back tasks that wait for a node as large as one that is lost."""
+        for stream, task in self.tasks.items():
+            if not task.node and not task.withdrawn and task.memory > self._takes(task.group):
+                task.withdrawn = True
+                self.ray.cancel(stream)
 
     def _task(self) -> Task:
         saved = self.run.checkpoints
-        chosen, chunk = plan_before(saved.settings) if saved.settings else (Plan("loop", False, "no steps"), None)
+        chosen = plan_before(saved.settings)[0] if saved.settings else Plan("loop", False, "no steps")
         where = (self.token, *saved.place()[1:])
-        return Task(versions(), torch_settings(), [self.data, self.parcel], self.device, chosen, chunk, *where)
+        return Task(versions(), torch_settings(), [self.data, self.parcel], self.device, chosen, self.chunk, *where)
 
     def _submit(self, group: list[int]) -> None:
         name = group_name(group)
         points = {i: self.point(i, 0) for i in group} if self.job.roster.given else None
         content = self.run.checkpoints.content(name) if self.through else None
-        history = self.history.setdefault(name, History())
-        options = self._needs(history.avoid) | {"num_returns": "streaming", "max_retries": 0}
+        history, memory = self.history.setdefault(name, History()), self._takes(group)
+        options = self.has.options(history.avoid, memory) | {"num_returns": "streaming", "max_retries": 0}
         parcel = dumps(Given(group, points, content))
         stream = self.train.options(**options).remote(self._task(), parcel)
-        self.tasks[stream] = Running(group, history)
+        self.tasks[stream] = Running(group, history, memory)
 
     def _heard(self, stream: Any, left: deque[list[int]], halves: Halves, stopping: bool = False) -> Iterator[Trained]:
         """Does what the next messages of a task say."""
@@ -243,18 +213,20 @@ class Cluster:
             messages = loads(self.ray.get(next(stream)))
         except errors.TaskCancelledError:
             del self.tasks[stream]
+            if task.withdrawn and not stopping:
+                left.append(task.group)
             return
         except errors.RayTaskError as error:
             del self.tasks[stream]
             if not is_fault(error.cause):
                 raise WorkerError(f"on a Ray node:\n{error}") from error
             if not stopping:
-                self._lost(task, error.cause, left)
+                self._lost(task, error.cause, left, halves)
             return
         except (StopIteration, errors.RayError) as error:
             del self.tasks[stream]
             if not stopping:
-                self._lost(task, error, left)
+                self._lost(task, error, left, halves)
             return
         for kind, *body in messages:
             if kind == "trained":
@@ -276,7 +248,7 @@ class Cluster:
                 if kind == "error" and not stopping:
                     if not is_fault(body[0]):
                         raise raised(body[0], body[1], "on a Ray node")
-                    self._lost(task, body[0], left)
+                    self._lost(task, body[0], left, halves)
             else:
                 hear(self.run, kind, body, stopping)
 
@@ -300,12 +272,16 @@ class Cluster:
                     raise
             time.sleep(LOOK)
 
-    def _lost(self, task: Running, error: BaseException, left: deque[list[int]]) -> None:
-        """Submits the group of a task that ended with its worker or node again, unless that has happened too often."""
+    def _lost(self, task: Running, error: BaseException, left: deque[list[int]], halves: Halves) -> None:
+        """Submits the group of a task that ended with its worker or node again, unless that has happened too often.
+        One that ran out of memory twice trains with fewer members at once: at first, it may have been a neighbour."""
         names = ", ".join(str(self.members[i].k) for i in task.group)
         who, reason = f"{self.run.work.method.label}, members {names}", reason_of(error)
         if not task.node:  # it ended before it could report where it ran: Ray's error may name the node
             task.node = next((n["NodeID"] for n in self.ray.nodes() if n["NodeID"] in str(error)), "")
+        task.history.starved += is_starved(error)
+        if is_starved(error) and task.history.starved > 1 and self._fewer(task.group, left, halves):
+            return
         if (count := task.lost()) <= LOSSES:
             self.run.progress.say(f"{who}: {reason}; they are submitted again, from their last checkpoint")
             left.append(task.group)
@@ -313,6 +289,21 @@ class Cluster:
         line = f"{who} were given up after {count} tasks that did not come further: {reason}"
         self.run.progress.warn(line)
         self.given_up.append(line)
+        if is_starved(error):
+            self.remedy = "Use a smaller batch_size or network, or nodes with more memory"
+
+    def _fewer(self, group: list[int], left: deque[list[int]], halves: Halves) -> bool:
+        """Has fewer of a group's members in memory at once, as one machine does; whether that can be."""
+        coupled = self.run.work.method.coupled
+        at_once = self.chunk if coupled and self.chunk else len(group)
+        if at_once == 1:
+            return False
+        if coupled:
+            self.chunk = self.half(at_once)
+            left.append(group)
+        else:
+            left.extend(halves(group))
+        return True
 
     def _stop(self, asked: bool) -> Iterator[Trained]:
         """Has tasks save where they are, and says how to go on; yields members that end meanwhile. After Ctrl-C, those

@@ -10,15 +10,18 @@ class History:
 
     def __init__(self) -> None:
         self.best = self.losses = 0
+        self.starved = 0  # times that it was lost for want of memory
         self.avoid: set[str] = set()  # nodes on which it was lost
 
 
 class Running:
     """A group that a task trains."""
 
-    def __init__(self, group: list[int], history: History) -> None:
+    def __init__(self, group: list[int], history: History, memory: int = 0) -> None:
         self.group, self.history, self.done, self.before = group, history, 0, history.best
+        self.memory = memory  # bytes of a node that it asked for
         self.node = ""  # where it runs, once that is known
+        self.withdrawn = False  # before it began
 
     def further(self, steps: int) -> int:
         """Counts steps; returns those that no task before had made."""
@@ -42,11 +45,16 @@ def is_fault(error: BaseException | None) -> bool:
     return type(error).__module__ == "ray.exceptions" or isinstance(error, MemoryError) or is_out_of_memory(error)
 
 
+def is_starved(error: BaseException) -> bool:
+    """Whether a task was lost for want of memory: in its own process, or ended by Ray, since its node had no more."""
+    return type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError) or is_out_of_memory(error)
+
+
 def reason_of(error: BaseException) -> str:
     """Why a task was lost, in words."""
+    if is_starved(error):
+        return "their task ran out of memory"
     kinds = {
-        "OutOfMemoryError": "their task ran out of memory",
-        "MemoryError": "their task ran out of memory",
         "NodeDiedError": "the node that trained them is lost",
         "WorkerCrashedError": "the process that trained them ended",
         "ObjectStoreFullError": "Ray's object store is full",

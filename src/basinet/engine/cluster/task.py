@@ -22,7 +22,7 @@ from ...core.tree import Point, leaves
 from ...pool.pool import Shelf
 from ..checkpoint import Checkpoints, flattened, unflattened, versions
 from ..executor import Here
-from ..memory import SHARE, free_bytes, member_bytes
+from ..memory import SHARE, MemberBytes, free_bytes
 from ..planner import Planner
 from ..probe import Plan
 from ..transport import plain
@@ -94,21 +94,22 @@ def look(token: Path | None) -> tuple[Any, ...]:
     return tuple(Seen(_name(), versions(), token is None or token.exists()))
 
 
-def plan(task: Task, parcel: bytes) -> bytes:
-    """How members are to run on a node like this one: lines to say, settings, groups, and the share of a GPU."""
+def plan(task: Task, parcel: bytes, room: int | None) -> bytes:
+    """How members are to run: lines to say, settings, groups. Members of a task may take `room` bytes; where that is
+    None, of a GPU, what is free on this one."""
     try:
         lines: list[str] = []
         line = Line(lambda message: lines.append(message[1]) if message[0] == "say" else None)
         wanted, points, _ = loads(parcel)
         here = _kept_here(task, line, points, Checkpoints()).here
         point = here.engine.move(here.roster.point(wanted[0], 0))
-        planner = Planner(here.engine, here)
+        planner = Planner(here.engine, here, room)
         planner.plan(point, wanted)
-        saved, share = here.run.checkpoints, 1.0
+        saved, largest = here.run.checkpoints, planner.largest
         if task.device == "cuda":
-            takes = planner.largest * member_bytes(here.run.work, point).total
-            share = share_of_gpu(takes, free_bytes(here.engine.place))
-        return dumps(("planned", lines, saved.settings, saved.groups, share))
+            takes = MemberBytes(*saved.settings["bytes"]).of(largest, here.chunk or largest)
+            saved.settings["share"] = share_of_gpu(takes, free_bytes(here.engine.place))
+        return dumps(("planned", lines, saved.settings, saved.groups))
     except Exception as error:
         return dumps(("error", *error_parts(error), _node()))
 
