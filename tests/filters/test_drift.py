@@ -1,6 +1,7 @@
 """How filters forget: each part against its formula, and what it does on a stream that changes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,10 +57,10 @@ def test_shrinking_goes_back_to_a_normal_prior(recipe):
     family = one(bn.online(recipe, EXACT.problem).update((X, Y)))
     mean, covariance = moments(family)
     kept, identity = 0.98**5, torch.eye(3).double()
-    after = moments(Shrink(0.98, scale=2.0).after(family, 5))
+    after = moments(Shrink(0.98, scale=2.0).after(family, 5, family))
     torch.testing.assert_close(after[0], kept * mean)
     torch.testing.assert_close(after[1], kept**2 * covariance + (1 - kept**2) * 4 * identity)
-    long_after = moments(Shrink(0.98, scale=2.0).after(family, 10_000))
+    long_after = moments(Shrink(0.98, scale=2.0).after(family, 10_000, family))
     torch.testing.assert_close(long_after[1], 4 * identity, rtol=1e-5, atol=1e-5)
     assert float(long_after[0].abs().max()) < 0.01
 
@@ -101,11 +102,88 @@ def test_a_change_that_is_as_probable_as_stated_without_data():
     family = one(bn.online(bn.Kalman(), EXACT.problem).update((X, Y)))
     change = Change(0.1, scale=1.5)
     asked = []
-    halfway = change.given(family, 1, lambda candidate: asked.append(candidate) or 0.0)
-    torch.testing.assert_close(moments(halfway)[1], moments(change.after(family, 1))[1])
+    halfway = change.given(family, 1, family, lambda candidate: asked.append(candidate) or 0.0)
+    torch.testing.assert_close(moments(halfway)[1], moments(change.after(family, 1, family))[1])
     assert len(asked) == 2
-    anew = change.given(family, 1, lambda candidate: -1000.0 if candidate is family else 0.0)
+    anew = change.given(family, 1, family, lambda candidate: -1000.0 if candidate is family else 0.0)
     torch.testing.assert_close(moments(anew)[1], 2.25 * torch.eye(3).double(), rtol=0, atol=1e-5)
+
+
+def correlated(rank=3):
+    """A prior of correlated parameters, as every kind of family."""
+    low = one(bn.online(bn.LOFI(rank=rank, centre="prior"), EXACT.problem).update((X[:2], Y[:2])))
+    prior = bn.priors.FromFamily(family=low)
+    problem = bn.Problem(EXACT.problem.model, EXACT.problem.likelihood, prior)
+    return problem, low
+
+
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("name", ["Kalman", "LOFI"])
+def test_forgetting_leaves_the_prior_whole_whatever_it_is(name, size):
+    problem, low = correlated()
+    recipe = replace(FULL[name], drift=Forget(0.9), batch_size=size)
+    posterior = bn.online(recipe, problem)
+    for part in torch.arange(40).split(size):
+        posterior = posterior.update((X[part], Y[part]))
+    first, second = moments(low)
+    weights = 0.9 ** (39 - torch.arange(40) // size * size - size + 1).double()
+    precision = torch.linalg.inv(second) + (X * weights[:, None]).T @ X / 0.25
+    mean = torch.linalg.solve(precision, torch.linalg.solve(second, first) + X.T @ (weights * Y) / 0.25)
+    torch.testing.assert_close(moments(one(posterior))[0], mean)
+    torch.testing.assert_close(moments(one(posterior))[1], torch.linalg.inv(precision))
+
+
+SILENT = {
+    "Kalman": bn.Kalman(),
+    "EKF": bn.EKF(),
+    "diagonal": bn.EKF(structure="diagonal"),
+    "decoupled": bn.EKF(structure="decoupled"),
+    "LOFI": bn.LOFI(rank=2),
+    "RVGA": bn.RVGA(draws=2, iterations=1),
+}
+
+
+@pytest.mark.parametrize("drift", [Forget(0.9), AdaptiveForget((0.95, 0.9)), Change()], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize("name", SILENT)
+def test_a_silent_input_is_never_wider_than_the_prior(name, drift):
+    """Forgetting divided the covariance by the rate: along an input that is always zero or constant it grew without
+    end, and 5,000 rows ended in a matrix without a factor. In single precision, as networks are."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.cat([torch.randn(5000, 2, generator=generator), torch.zeros(5000, 1), torch.ones(5000, 1)], 1)
+    y = x[:, :1] - x[:, 1:2] + 0.3 * torch.randn(5000, 1, generator=generator)
+    problem = bn.Problem(lambda: nn.Linear(4, 1), bn.likelihoods.Gaussian(noise=0.3), bn.priors.Normal(scale=0.7))
+    posterior = bn.online(replace(SILENT[name], drift=drift, batch_size=50), problem)
+    for part in torch.arange(5000).split(500):
+        posterior = posterior.update((x[part], y[part]))
+    mean, covariance = moments(one(posterior))
+    torch.testing.assert_close(mean[:2], torch.tensor([1.0, -1.0]), rtol=0, atol=0.3)
+    assert float(torch.linalg.eigvalsh(covariance.double())[-1]) <= 0.7**2 * (1 + 1e-4)
+    torch.testing.assert_close(covariance[2, 2], torch.tensor(0.7**2), rtol=1e-4, atol=0)
+
+
+def test_a_change_goes_back_to_the_prior_s_own_scales():
+    problem = bn.Problem(EXACT.problem.model, EXACT.problem.likelihood, bn.priors.Normal(scale="lecun"))
+    for recipe in (bn.Kalman(), bn.LOFI(rank=2, centre="prior"), bn.EKF(structure="diagonal", centre="prior")):
+        recipe = replace(recipe, drift=Change(0.5), batch_size=1)
+        family = one(bn.online(recipe, problem).update((X[:20], Y[:20])))
+        far = Piece(X[:1], torch.full((1,), 1e3, dtype=torch.float64), None)  # explained by nothing that was known
+        before = recipe._drifted(family, problem, far)
+        torch.testing.assert_close(moments(before)[1], torch.eye(3).double() / 3, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "says"),
+    [
+        (1e305, 1.0, "what the network says of them, or its derivative, is not finite"),
+        (1e160, 1.0, "is not (posi|fini)"),
+    ],
+)
+def test_what_cannot_be_taken_is_said(x, y, says):
+    problem = bn.Problem(EXACT.problem.model, bn.likelihoods.Gaussian(noise=1e-9), bn.priors.Normal(scale=1e9))
+    batch = x * torch.ones(2, 3).double(), y * torch.ones(2).double()
+    for recipe in FULL.values():
+        with pytest.raises(FloatingPointError, match=says):
+            bn.online(recipe, problem).update(batch)
 
 
 @pytest.mark.parametrize("drift", [AdaptiveForget(), Change(), Shrink()], ids=["AdaptiveForget", "Change", "Shrink"])

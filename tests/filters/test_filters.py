@@ -233,7 +233,7 @@ def test_forgetting_weighs_an_example_by_its_age():
     age = torch.arange(n - 1, -1, -1).double()
     for size in (1, 40):  # within one batch all have the same age
         weights = rate**age if size == 1 else torch.ones(n, dtype=torch.float64)
-        precision = (X * weights[:, None]).T @ X / 0.25 + rate**n * torch.eye(3, dtype=torch.float64) / 1.5**2
+        precision = (X * weights[:, None]).T @ X / 0.25 + torch.eye(3, dtype=torch.float64) / 1.5**2
         mean = torch.linalg.solve(precision, X.T @ (weights * Y) / 0.25)
         for one in (bn.Kalman(drift=Forget(rate)), bn.LOFI(rank=3, centre="prior", drift=Forget(rate))):
             recipe = replace(one, batch_size=40)
@@ -245,12 +245,12 @@ def test_inflation_adds_to_the_covariance_of_every_family():
     torch.testing.assert_close(full, low)
     for recipe in (bn.Kalman(drift=Inflate(0.01)), bn.LOFI(rank=3, centre="prior", drift=Inflate(0.01))):
         before = streamed(recipe, EXACT.problem, X[:20], Y[:20], 20).parts[0].family
-        wider = covariance_of(recipe.drift.after(take(before, 0), 5), take(before, 0).centre)
+        wider = covariance_of(recipe.drift.after(take(before, 0), 5, take(before, 0)), take(before, 0).centre)
         torch.testing.assert_close(
             wider, covariance_of(take(before, 0), take(before, 0).centre) + 0.05 * torch.eye(3).double()
         )
     flat = Diagonal({"w": torch.zeros(2)}, {"w": torch.tensor([1.0, 2.0])}, {})
-    torch.testing.assert_close(Inflate(0.5).after(flat, 2).scale["w"], torch.tensor([2.0, 5.0]).sqrt())
+    torch.testing.assert_close(Inflate(0.5).after(flat, 2, flat).scale["w"], torch.tensor([2.0, 5.0]).sqrt())
 
 
 def test_a_drift_of_nothing_is_none():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -123,8 +124,7 @@ class Filter(Method, kind="method"):
         inside = {n: network[n] for n in named(problem, self.where)}
         rest = {n: x for n, x in point.params.items() if n not in inside}
         self._check_room(inside)
-        part = self.opened(self._prior(problem, network, inside), {} if rest else point.buffers)
-        part = part.scaled(problem.prior_temperature) if problem.prior_temperature != 1 else part
+        part = self._opened(problem, network, inside, {} if rest else point.buffers)
         return Partial(Delta(rest, point.buffers), part) if rest else part
 
     def step(self, family: Family, problem: Problem, piece: Piece) -> Family:
@@ -133,8 +133,9 @@ class Filter(Method, kind="method"):
         if self.where == "last":
             part: Any = family.part if isinstance(family, Partial) else family
             check_last(problem, family.mean(), piece, tuple(part.centre))
-        for here in _cut(piece, self.batch_size):
-            family = self._absorbed(family, problem, here)
+        with self._in_words():
+            for here in _cut(piece, self.batch_size):
+                family = self._absorbed(family, problem, here)
         bad = [n for n, x in family.mean().params.items() if not bool(x.isfinite().all())]
         if bad:
             raise FloatingPointError(
@@ -164,11 +165,24 @@ class Filter(Method, kind="method"):
         """The log probability of some examples before they are seen, linearised at the mean: exact on a linear model
         with normal noise. Longer batches are cut as in `step`."""
         total = 0.0
-        for here in _cut(piece, self.batch_size):
-            before = self._drifted(family, problem, here)
-            total += self._evidence(family, before, problem, here)
-            family = self._absorbed(family, problem, here)
+        with self._in_words():
+            for here in _cut(piece, self.batch_size):
+                before = self._drifted(family, problem, here)
+                total += self._evidence(family, before, problem, here)
+                family = self._absorbed(family, problem, here)
         return total
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """What linear algebra refuses, as an error that says what to do."""
+        try:
+            yield
+        except torch.linalg.LinAlgError as error:
+            raise FloatingPointError(
+                f"{self.label} cannot take these examples: the covariance that follows from them is not positive in "
+                "double precision. Are the inputs scaled, and is the noise not far too small? A narrower prior, or a "
+                "drift that forgets less, helps as well"
+            ) from error
 
     def _evidence(self, family: Family, before: Any, problem: Problem, piece: Piece) -> float:
         """That of examples that are linearised together, where `before` is what is known of the parameters."""
@@ -181,7 +195,9 @@ class Filter(Method, kind="method"):
         if self.drift is None:
             return part
         log_probability = partial(self._evidence, family, problem=problem, piece=piece)
-        return self.drift.given(part, len(piece.targets), lambda candidate: log_probability(before=candidate))
+        network = problem.split(_at(family, part).params)[0]
+        prior = self._opened(problem, network, {n: network[n] for n in part.centre}, {})
+        return self.drift.given(part, len(piece.targets), prior, lambda candidate: log_probability(before=candidate))
 
     def _absorbed(self, family: Family, problem: Problem, piece: Piece) -> Family:
         part: Any = family.part if isinstance(family, Partial) else family
@@ -192,10 +208,20 @@ class Filter(Method, kind="method"):
         for _ in range(self.rounds):
             point = _at(family, new)
             seen = self.seen(problem, point, piece, names, new)
+            if not bool(seen.rows.isfinite().all() and seen.push.isfinite().all()):
+                raise FloatingPointError(
+                    f"{self.label} cannot take these examples: what the network says of them, or its derivative, is "
+                    "not finite. Are the inputs and targets finite and scaled?"
+                )
             self.checked(problem, point, piece, names, seen)
             moved = ravel({n: point.params[n] for n in names}) - origin
             new = self.conditioned(before, Seen(seen.rows, seen.push + seen.rows.mT @ (seen.rows @ moved)))
         return Partial(family.rest, new) if isinstance(family, Partial) else new
+
+    def _opened(self, problem: Problem, network: Params, inside: Params, buffers: Params) -> Family:
+        """The prior as the family that this filter keeps, tempered."""
+        part = self.opened(self._prior(problem, network, inside), buffers)
+        return part.scaled(problem.prior_temperature) if problem.prior_temperature != 1 else part
 
     def _prior(self, problem: Problem, network: Params, inside: Params) -> Prior:
         prior, like = problem.prior, next(iter(inside.values()))
