@@ -65,6 +65,17 @@ def test_few_parameters_leave_a_rate_that_is_no_chance():
     assert max(rates) < 2 * min(rates), rates
 
 
+@pytest.mark.parametrize("size", [1e6, math.nan])
+def test_steps_that_are_not_stable_are_seen_after_the_exploration_too(size):
+    tempo = first(10)
+    for t in range(60):
+        tempo = after(tempo, torch.full((10,), size if t == 55 else 0.0), t, 50)
+        assert bool(tempo.fled) == (t == 55)
+        if t == 54:
+            before = float(tempo.log_rate)
+    assert float(tempo.log_rate) == pytest.approx(before - math.log(4))
+
+
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_what_batches_add_to_the_noise_is_read_from_two_gradients(scale):
     """lr G V / (2 A) is the share of the variance of a step that batches add."""

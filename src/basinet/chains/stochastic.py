@@ -156,6 +156,10 @@ class Stochastic(Based, kind="method"):
     def init(self, point: Point, problem: Problem, noise: Noise) -> Any:
         return self.begun(point, Tempo.first(point.params, self.lr is not None))
 
+    def returned(self, state: Any) -> Any:
+        """The state at the point where the chain began, after steps that were not stable."""
+        return self.begun(Point(state.tempo.start, state.buffers), state.tempo)
+
     def walk(self, state: Any, grads: Params, step: Step) -> tuple[Any, Tensor | None]:
         """The state after a step along the gradient, with noise; and p' M^-1 p over T, (), where there are momenta."""
         raise TypeError(f"{type(self).__name__} has no step")
@@ -164,8 +168,8 @@ class Stochastic(Based, kind="method"):
         grads, info = gradient(self.loss, lambda info: info.loss)(state.params, state, step)
         state, kinetic = self.walk(state, grads, step)
         if self.lr is None:  # steps that were not stable are taken back
-            again = self.begun(Point(state.tempo.start, state.buffers), ())
-            state = where(state.tempo.fled, again, state._replace(tempo=()))._replace(tempo=state.tempo)
+            back = self.returned(state)._replace(tempo=())
+            state = where(state.tempo.fled, back, state._replace(tempo=()))._replace(tempo=state.tempo)
         _, keep = self.stage(step.batch.step, step.batch.total)
         heat = {} if kinetic is None else {"kinetic": kinetic}
         sample = {"params": state.params, "energy": info.loss * step.scale, **heat}

@@ -3,8 +3,9 @@
 Batches add noise and steps an error, and both heat: in proportion to the rate, by how much depends on the problem. The
 heat is read from two gradients in a row (`jolted`), which a chain that still descends hardly changes. The rate rises
 while a running mean of the temperature is below 1 + MARGIN, and falls while it is above: more slowly where few
-parameters make it a noisy thermometer. A chain whose steps were not stable goes back to where it began, and stays below
-a quarter of that rate. It is a mean over parameters: of many, a few stiff ones may be hotter. Tensors are ().
+parameters make it a noisy thermometer. A chain whose steps were not stable, at any time, goes back to where it began,
+and stays below a quarter of that rate. The temperature is a mean over parameters: of many, a few stiff ones may be
+hotter. Tensors are ().
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ class Tempo(NamedTuple):
         the average becomes the rate."""
         d, finding = size(grads), self.known & (clock < explored)
         now = jolted(grads, self.before, scale, self.log_rate.exp(), noise)
-        fled = finding & ~(now < HOT + WIDE / math.sqrt(d))  # NaN is not
+        fled = self.known & ~(now < HOT + WIDE / math.sqrt(d))  # NaN is not
         mean = self.temperature + SHARE * (now - self.temperature)
         mean = torch.where(fled, 1.0, torch.where(finding, mean, self.temperature))
         most = torch.where(fled, torch.minimum(self.log_most, self.log_rate - math.log(FALL)), self.log_most)
         change = (GAIN * min(1.0, d / MANY) * (1 + MARGIN - mean)).clamp(-CHANGE, CHANGE)
-        log_rate = torch.where(finding, torch.minimum(self.log_rate + change, most), self.log_rate)
+        log_rate = torch.minimum(torch.where(finding, self.log_rate + change, self.log_rate), most)
         average = torch.where(finding, self.log_average + SHARE * (log_rate - self.log_average), self.log_average)
         average = torch.minimum(average, most)
         log_rate = torch.where(clock + 1 == explored, average, log_rate)

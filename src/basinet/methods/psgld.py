@@ -47,6 +47,10 @@ class PSGLD(Stochastic):
     def begun(self, point: Point, tempo: Tempo) -> Scaled:
         return Scaled(*point, tree_map(torch.ones_like, point.params), tempo)  # chains start at a mode
 
+    def returned(self, state: Scaled) -> Scaled:
+        squares = {n: v.nan_to_num(1.0).clamp(max=1.0) for n, v in state.squares.items()}
+        return super().returned(state)._replace(squares=squares)
+
     def walk(self, state: Scaled, grads: Params, step: Step) -> tuple[Scaled, None]:
         clock, total = step.batch.step, step.batch.total
         rate, (noisy, _) = self.rate(step, state.tempo), self.stage(clock, total)
