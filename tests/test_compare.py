@@ -698,7 +698,20 @@ def test_the_table_is_sorted_by_score_and_has_passes(run):
     order = sorted(found.summary, key=lambda row: row["nll"])
     assert [row[0] for row in rows] == [row["method"] for row in order]
     assert heads[-1] == "passes" and [row[-1] for row in rows] == [f"{row['draws']:.0f}" for row in order]
+    assert [row[heads.index("steps")] for row in rows] == [f"{row['steps']:,.0f}" for row in order]
     assert "± se" not in " ".join(heads)  # of two seeds
+
+
+def test_steps_are_those_that_members_took(tmp_path):
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(60) % 2  # nothing to learn: validation stops training at once
+    parts = [Data(x[a:b], y[a:b]) for a, b in ((0, 30), (30, 45), (45, 60))]
+    splits = Splits("noise", *parts, classes=2)
+    recipe = bn.MAP(epochs=200, patience=2)
+    entries = [Entry("two", recipe, 2), Entry("around", bn.Laplace(base=recipe), 2)]
+    bn.compare(splits, entries, out=tmp_path)
+    two, around = (r["steps"] for r in read_records(tmp_path / "records.jsonl"))
+    assert two == around < 2 * 200
 
 
 def test_a_frame_is_rows_columns_and_a_table(run):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import basinet as bn
+from basinet.compare import table
 from basinet.compare.api import Asking
 from basinet.compare.references import fit_reference, offered
 from basinet.compare.rows import choose
@@ -67,6 +68,9 @@ def test_they_are_rows_beside_the_posteriors_in_units_of_the_target(tmp_path):
         assert (
             record["reference"] and record["draws"] == record["steps"] == 0 and record["unset"] == "it is no posterior"
         )
+    heads, shown = table(found.summary)
+    assert {row[0] for row in shown} == {"MAP", "constant *", "linear *", "boosting *"} and heads[0] == "method"
+    assert "(no posterior)" not in str(found) and "* is no posterior" in str(found)
     said: list[str] = []
     bn.compare(line(), rows, out=tmp_path, say=said.append)
     assert sum("already" in text for text in said) == 4

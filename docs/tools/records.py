@@ -5,14 +5,15 @@
 {{fields NAME}}  the hyperparameters of a method, with defaults and descriptions
 {{source PATH}}  a program of the repository
 {{methods}}      all methods in one sentence each, with links
-{{won}}          the best row on each set of the study `compare`
+{{won}}          the best row on each set of the study `compare`, with the training steps it took
+{{around}}       each method around trained networks against these, in that study
 {{fidelity SET}} agreement with long chains
 {{closeness SET}} predictive means and spreads of numbers beside those of long chains
 {{started}}      chains that start from a deep ensemble, beside it
 {{table2}}       table 2 of the PEP paper, ours beside the published scores
 {{variational}}  log likelihood of variational methods less that of MAP, by set
 {{ready}}        how soon training starts on a GPU
-{{tables}}       the default ensemble beside boosted trees, in the study `tables`
+{{tables SCORE}} the default ensemble beside one network and boosted trees, in the study `tables`
 {{classes}}      the defaults for classes beside boosting, in the study `classes`
 {{sums}}         how often each row of that study was best or not significantly different from the best
 """
@@ -39,7 +40,15 @@ LABELS = {  # the rows of the records that a method has
     "SWAG": ("SWAG", "MultiSWAG"),
     "Snapshot": ("snapshots",),
 }
+AROUND = {  # rows of the study `compare`, and the row whose networks each starts from
+    "Laplace": "MAP",
+    "mixture of Laplaces": "deep ensemble",
+    "SWAG": "MAP",
+    "MultiSWAG": "deep ensemble",
+}
+SAME = 0.001  # nats, less than which is no difference
 TREES = ("scikit-learn boosting", "LightGBM", "CatBoost")
+BRIEF = {"scikit-learn boosting": "scikit-learn"}
 STARTED = {"rmse": ".2f", "ll": ".2f", "passes": ",.0f"}  # fields of the records, and how they are written
 SETS = {"uci_wine_red": "wine (red)", "breast_cancer": "breast cancer", "fashion_mnist": "Fashion-MNIST"}
 
@@ -171,17 +180,32 @@ def title(name: str) -> str:
 
 
 def won() -> list[str]:
-    """The best row of each set, and those that are not significantly different from it."""
+    """The best row of each set, and those that are not significantly different from it, with their training steps."""
     rows = read("compare")
     table = []
     for name in dict.fromkeys(r["data"] for r in rows):
         here = sorted((r for r in rows if r["data"] == name), key=lambda r: r["nll"])
-        score = {r["method"]: r["nll"] for r in here}
+        row = {r["method"]: r for r in here}
         others = [r["method"] for r in here[1:] if tied(r)]
         words = "all others" if len(others) == len(here) - 1 else ", ".join(others) or "none"
-        cells = [f"{score['MAP']:.3f}", f"{score['deep ensemble']:.3f}", f"{here[0]['method']} {here[0]['nll']:.3f}"]
-        table.append([title(name), f"{here[0]['n']:,}", *cells, words])
+        cells = [f"{r['nll']:.3f} ({r['steps']:,.0f})" for r in (row["MAP"], row["deep ensemble"], here[0])]
+        table.append([title(name), f"{here[0]['n']:,}", *cells[:2], f"{here[0]['method']} {cells[2]}", words])
     return markdown_table(["set", "n", "MAP", "deep ensemble", "best", "not significantly different"], table)
+
+
+def around() -> list[str]:
+    """Each row of that study that is around trained networks, against these: on how many sets it lowers the NLL, and by
+    how much."""
+    score = {(r["data"], r["method"]): r["nll"] for r in read("compare")}
+    sets = list(dict.fromkeys(data for data, _ in score))
+    cells = []
+    for label, start in AROUND.items():
+        gaps = {data: score[data, label] - score[data, start] for data in sets}
+        counts = [sum(g <= -SAME for g in gaps.values()), sum(abs(g) < SAME for g in gaps.values())]
+        ends = [(data, gaps[data]) for data in (min(gaps, key=lambda d: gaps[d]), max(gaps, key=lambda d: gaps[d]))]
+        said = [f"{gap:+.3f} ({title(data)})" for data, gap in ends]
+        cells.append([label, start, *map(str, (*counts, len(sets) - sum(counts))), *said])
+    return markdown_table(["row", "its start", "lower on", "the same on", "higher on", "lowest", "highest"], cells)
 
 
 def sums() -> list[str]:
@@ -197,29 +221,33 @@ def sums() -> list[str]:
     return markdown_table(["row", "best", "best, or not significantly different"], table)
 
 
-def tables() -> list[str]:
-    """The default ensemble on tables beside the best of the boosted trees, by means over the splits that all have; the
-    better one in bold. Records of today's default count, the last of each."""
+def tables(score: str) -> list[str]:
+    """The default ensemble on tables beside one network and the best of the boosted trees, by means over the splits
+    that all have; the best in bold. The difference from the trees is paired by splits, with its standard error from
+    three on. Records of today's default count, the last of each."""
     rows = read("tables")
     today = next(r["default"] for r in reversed(rows) if r["method"] == "deep ensemble")
     known = [r for r in rows if r["method"] in TREES or r.get("default") == today]
     scores = {(r["data"], r["split"], r["method"]): r["scores"] for r in known}
     cells = []
     for name in dict.fromkeys(r["data"] for r in known):
-        methods = ("deep ensemble", *TREES)
-        splits = [
-            k for data, k, m in scores if (data, m) == (name, "MAP") and all((name, k, x) in scores for x in methods)
-        ]
+        methods = ("MAP", "deep ensemble", *TREES)
+        splits = [k for k in sorted({k for data, k, _ in scores}) if all((name, k, m) in scores for m in methods)]
         if not splits:
             continue
-        cell = [name.replace("_", " "), str(len(splits)), f"{sum(scores[name, k, 'MAP']['n'] for k in splits):,.0f}"]
-        for score in ("rmse", "nll", "crps"):
-            means = {m: fmean(scores[name, k, m][score] for k in splits) for m in methods}
-            pair = means["deep ensemble"], min(means[m] for m in TREES)
-            cell += [f"**{x:.3g}**" if x == min(pair) else f"{x:.3g}" for x in pair]
-        cells.append([*cell, f"{fmean(scores[name, k, 'deep ensemble']['coverage_90'] for k in splits):.1%}"])
-    heads = [f"{score}, {whose}" for score in ("RMSE", "NLL", "CRPS") for whose in ("ours", "trees")]
-    return markdown_table(["set", "splits", "test rows", *heads, "in 90 %"], cells)
+        each = {m: [scores[name, k, m][score] for k in splits] for m in methods}
+        trees = min(TREES, key=lambda m: fmean(each[m]))
+        means = [fmean(each[m]) for m in ("MAP", "deep ensemble", trees)]
+        shown = [f"**{x:.3g}**" if x == min(means) else f"{x:.3g}" for x in means]
+        apart = [x - y for x, y in zip(each["deep ensemble"], each[trees])]
+        error = f" ± {stdev(apart) / len(apart) ** 0.5:.2g}" if len(apart) > 2 else ""
+        rows_seen = f"{sum(scores[name, k, 'MAP']['n'] for k in splits):,.0f}"
+        inside = f"{fmean(scores[name, k, 'deep ensemble']['coverage_90'] for k in splits):.1%}"
+        words = [*shown[:2], f"{shown[2]} ({BRIEF.get(trees, trees)})", f"{fmean(apart):+.2g}{error}", inside]
+        cells.append([name.replace("_", " "), str(len(splits)), rows_seen, *words])
+    word = {"nll": "NLL"}.get(score, score.upper())
+    heads = [f"{word}, one network", "ensemble", "best trees", "ensemble less trees", "in 90 %"]
+    return markdown_table(["set", "splits", "test rows", *heads], cells)
 
 
 def classes() -> list[str]:
@@ -336,6 +364,7 @@ def markdown_table(heads: list[str], rows: list[list[str]]) -> list[str]:
 class Expand(Preprocessor):
     LINE = re.compile(r"^\{\{(\w+)(?: ([\w./]+))?\}\}$")
     PARTS: ClassVar = {
+        "around": around,
         "closeness": closeness,
         "fidelity": fidelity,
         "fields": fields_of,

@@ -10,7 +10,7 @@ import sys
 import pytest
 from rich.table import Table
 
-from basinet.cli.console import SafeConsole, clear_errors, readable
+from basinet.cli.console import SafeConsole, clear_errors, readable, show_table
 from basinet.engine.workers import WorkerError
 
 
@@ -35,6 +35,20 @@ def test_control_characters_are_shown_and_not_sent(bad):
 
 def test_colours_of_our_own_still_work():
     assert "\x1b[31m" in printed("[red]x[/red]", terminal=True)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 120])
+def test_no_number_of_a_table_is_cut(width):
+    heads = ["method", "members", "NLL ± se", "difference (95 %)", *(f"score {k}" for k in range(8))]
+    names = ["tempered deep ensemble", "mixture of Laplaces"]
+    numbers = [[f"2.94{k} ± .012", f"+.04{k} (-.067, .141)", *(f"{k}{j},1234" for j in range(8))] for k in (1, 2)]
+    rows = [[name, "5", *own] for name, own in zip(names, numbers)]
+    file = io.StringIO()
+    show_table("Scores", heads, rows, SafeConsole(file=file, width=width))
+    text = file.getvalue()
+    assert all(text.count(number) == 1 for number in numbers[0] + numbers[1]) and "…" not in text
+    assert all(word in text for head in heads for word in head.split()) and text.count("Scores") == 1
+    assert max(map(len, text.splitlines())) <= width
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])

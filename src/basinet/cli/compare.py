@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.table import Table
 
 from .app import app
-from .console import clear_errors, out, say, tell, warn
+from .console import clear_errors, out, say, show_table, tell, warn
 from .settings import set_rows
 from .sharing import Given, with_options
 from .words import DESIGN, MOST, RULES, Device, Images, On, Target, make_engine
@@ -142,28 +140,13 @@ def compare(
         comparison = carry_out(setting_of_all, rows, where, budget, against, say)
         heads, lines = table(comparison.summary)
         title = f"Test scores on {escape(splits.name)} (n = {splits.test.n:,})"
-        shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for head in heads:
-            shown.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
-        for line in lines:
-            shown.add_row(*line)
-        out.print(shown)
+        show_table(title, heads, lines)
         out.print(legend(comparison.summary), highlight=False)
         if comparison.shift is not None:
-            _print_shift(*comparison.shift, comparison.shift_legend)
+            show_table("Under corruption", *comparison.shift)
+            out.print(comparison.shift_legend, highlight=False)
         if comparison.warning:
             warn(comparison.warning)
         if not names:
             tell("More methods: --methods all, or by name (`basinet methods` lists them)")
         tell(f"Run: {where}")
-
-
-def _print_shift(heads: list[str], rows: list[list[str]], legend: str) -> None:
-    """The second table: how rows hold up under corruptions."""
-    shown = Table(title="Under corruption", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for place, head in enumerate(heads):
-        shown.add_column(head, justify="right" if place else "left", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row)
-    out.print(shown)
-    out.print(legend, highlight=False)

@@ -12,7 +12,7 @@ from ..ended import training_of
 from ..engine import Method
 from ..engine.method import plan_of
 from ..fit import fitting
-from ..posterior import Posterior
+from ..posterior import Part, Posterior
 from ..tables.crossed import crossed
 from .rows import Row, base_of
 from .sets import validation
@@ -28,6 +28,7 @@ class Fitted(NamedTuple):
     posterior: Posterior
     seconds: float  # that its members took, whenever that was
     own: float  # of these, what the members took that were trained now
+    steps: int  # of training, that its members took
     training: dict[str, Any] | None  # whether it had ended: of what it starts from, where it starts from something
 
 
@@ -45,7 +46,7 @@ def fitted(
     splits = setting.splits
     if recipe is None:
         assert setting.start is not None
-        return Fitted(setting.start, 0.0, 0.0, None)
+        return Fitted(setting.start, 0.0, 0.0, 0, None)
     base, start, before, members = base_of(recipe), None, None, row.members
     if base is not None and row.started:
         start = setting.start
@@ -68,7 +69,15 @@ def fitted(
     turn.over(recipe)
     seconds = sum(part.info["seconds"] for part in posterior.parts)
     own = sum(part.info["seconds"] * part.info.get("trained", 0) / len(part.members) for part in posterior.parts)
+    planned = plan_of(recipe, splits.train.n).steps
+    taken = sum(_steps_of(part, planned) for part in posterior.parts)
     if before is not None:
-        return Fitted(posterior, before.seconds + seconds, before.own + own, before.training)
-    curves, steps = posterior.parts[0].info.get("curves", {}), plan_of(recipe, splits.train.n).steps
-    return Fitted(posterior, seconds, own, None if row.started else training_of(curves, recipe, steps))
+        return Fitted(posterior, before.seconds + seconds, before.own + own, before.steps + taken, before.training)
+    curves = posterior.parts[0].info.get("curves", {})
+    return Fitted(posterior, seconds, own, taken, None if row.started else training_of(curves, recipe, planned))
+
+
+def _steps_of(part: Part, planned: int) -> int:
+    """How many steps its members took: those at their last reports, or as many as were planned where there are none."""
+    steps = part.info.get("curves", {}).get("step", [])
+    return sum(int(one[-1]) for one in steps if one) + planned * (len(part.members) - sum(map(bool, steps)))

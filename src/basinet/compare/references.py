@@ -19,6 +19,7 @@ from ..predict import ClassPredictive, Predictive, RealPredictive
 from ..problem.likelihoods import Categorical, Gaussian
 
 MARK = " (no posterior)"  # behind the name of such a row
+STAR = " *"  # in its place, where there is little room
 NAMES = ("constant", "linear", "boosting")
 WORK = {"constant": float("inf"), "linear": 2e7, "boosting": 2e6}  # examples x inputs x outputs, beyond which they wait
 RIDGE = 1e-6  # of the least squares, relative to the size of the inputs: columns may be alike
@@ -35,6 +36,11 @@ def offered(splits: Splits, kind: str) -> tuple[list[str], list[str]]:
     work = splits.train.n * inputs[0][0].numel() * (splits.classes or 1)
     able = [name for name in NAMES if work <= WORK[name] and (not _learns(name, kind) or find_spec("sklearn"))]
     return able, [name for name in NAMES if name not in able]
+
+
+def starred(label: str) -> str:
+    """The label of a row with the short mark, where it has the long one."""
+    return label.removesuffix(MARK) + STAR if label.endswith(MARK) else label
 
 
 def fit_reference(name: str, splits: Splits, kind: str, seed: int) -> Predict:

@@ -30,7 +30,7 @@ from .folder import RunFolder, read_run
 from .measure import Measured, measure, measure_function
 from .problems import about_inputs, kind_of, parameters_of, test_arrays, unit_of
 from .references import fit_reference
-from .rows import Row, plan_steps
+from .rows import Row
 from .sets import looks_at_val, sets, validation, why_none
 from .shift import Shift
 from .turns import Turn, Turns
@@ -233,7 +233,7 @@ def _measured(
         "own_seconds": own + tempering,
         "score_seconds": time.perf_counter() - began,
         "predict_seconds": measured.seconds,
-        "steps": len(posterior) * plan_steps(row, n),
+        "steps": trained.steps,
         "draws": measured.draws,
         "size_curve": measured.curve,
         "spread": spread_of(posterior, row.recipe),

@@ -28,6 +28,7 @@ from ..tables import Encoder, read_table
 from ..tables.corruption import ROW_NAMES, RowCorruption
 from ..tables.table import READ
 from .problems import about_inputs
+from .references import starred
 from .units import Unit
 
 EXAMPLES = 500  # test examples that are corrupted, of each kind and severity
@@ -114,7 +115,7 @@ def shift_table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
         cells = [f"{v:.3f}" if abs(v) < 1000 else f"{v:.3g}" for v in values]
         cells += [format(_mean(entries, kept, [s]), ".1%" if kept == "coverage_90" else ".3f") for s in (0, 3, 5)]
         areas = [_mean(entries, f"auroc_{part}", SEVERITIES) for part in ("total", "epistemic")]
-        rows.append([method, *cells, *("-" if np.isnan(v) else f"{v:.3f}" for v in areas)])
+        rows.append([starred(method), *cells, *("-" if np.isnan(v) else f"{v:.3f}" for v in areas)])
     return heads, rows
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..metrics import bootstrap_difference
 from ..pool.arrays import read_arrays
 from .frame import Frame
+from .references import MARK, STAR, starred
 from .rows import CROSSED, TEMPERED
 from .shift import shifted_means
 
@@ -136,14 +137,15 @@ def table(summary: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
         columns.append(("OOD", lambda s: s.get("ood_auroc", math.nan), ".3f"))
     several = any("nll_se" in row for row in summary)
     heads = ["method", "members", "NLL" + " ± se" * several, "difference (95 %)", *(c[0] for c in columns)]
+    heads += ["steps", "fit s", "predict", "passes"]
     rows = []
     for r in sorted(summary, key=lambda row: (_rounded(row), row["fit_seconds"])):
         nll = short(r["nll"], ".4f") + (f" ± {short(r['nll_se'], '.3f')}" if "nll_se" in r else "")
         values = [short(value(r), style) for _, value, style in columns]
         costs = [_cost(r["fit_seconds"], r["front_fit"]), _cost(r["predict_seconds"], r["front_predict"])]
-        passes = [] if several else [f"{r['draws']:,.0f}"]  # errors take their room, in 120 columns
-        rows.append([r["method"], str(r["members"]), nll, _interval(r), *values, *costs, *passes])
-    return [*heads, "fit s", "predict", *([] if several else ["passes"])], rows
+        steps, passes = (f"{r[name]:,.0f}" for name in ("steps", "draws"))
+        rows.append([starred(r["method"]), str(r["members"]), nll, _interval(r), *values, steps, *costs, passes])
+    return heads, rows
 
 
 def legend(summary: Sequence[dict[str, Any]]) -> str:
@@ -151,12 +153,13 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
     first = summary[0]
     runs = f"{first['seeds']} seeds and " if first["seeds"] > 1 else ""
     pairs = (
-        f"Difference: NLL less that of {first['reference']}, paired over {runs}n = {first['n']:,} test examples, with "
-        "its bootstrap interval. "
+        f"Difference: NLL less that of {starred(first['reference'])}, paired over {runs}n = {first['n']:,} test "
+        "examples, with its bootstrap interval. "
     )
     costs = (
-        "Seconds: to train all members from scratch, and to predict the test part; • marks rows that no other beats "
-        "in both NLL and seconds."
+        "Steps: of training, that all members took together. Seconds: to train all members from scratch, and to "
+        "predict the test part; • marks rows that no other beats in both NLL and seconds. Passes: forward passes of "
+        "the network per prediction."
     )
     if "brier" in first:
         scores = "NLL, Brier (summed over classes) and ECE (15 bins): lower is better. "
@@ -167,8 +170,9 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
     if "ood_auroc" in first:
         doubt = "entropy" if "brier" in first else "variance"
         share += f"OOD: AUROC with which the {doubt} separates other inputs from test examples. "
-    passes = "" if any("nll_se" in row for row in summary) else " Passes: forward passes of the network per prediction."
-    return scores + share + pairs + costs + passes + _tempering(summary)
+    star = f" {STAR.strip()} is no posterior, but a simple model to hold the others against."
+    referred = any(row["method"].endswith(MARK) for row in summary)
+    return scores + share + pairs + costs + star * referred + _tempering(summary)
 
 
 def _tempering(summary: Sequence[dict[str, Any]]) -> str:
