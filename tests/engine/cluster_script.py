@@ -43,7 +43,6 @@ def fit(engine: bn.Engine, pool: str | None, members: int = 8) -> bn.Posterior:
 
 if __name__ == "__main__":
     address, folder = sys.argv[1:]
-    ensemble = fit(
-        bn.Engine(executor=f"ray:{address}", group=2, strategy="loop", checkpoint=0.2, progress=True), folder
-    )
+    executor = f"ray:{address}" if address else "ray"
+    ensemble = fit(bn.Engine(executor=executor, group=2, strategy="loop", checkpoint=0.2, progress=True), folder)
     print(len(ensemble), ensemble.info["trained"])
