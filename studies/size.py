@@ -72,7 +72,7 @@ def _identity(options: Options, engine: Engine, say: Say) -> dict[str, Any]:
     for part, data in (("test", splits.test), ("between the clusters", splits.ood)):
         predictive = maps.predict(data.inputs)
         assert isinstance(predictive, RealPredictive)
-        truth = data.targets.to(predictive.outputs.device).reshape(predictive.outputs.shape[2:])
+        truth = data.targets.to(predictive.outputs.device).reshape(predictive.member_mean.shape[1:])
         curves[part] = _error_rows((predictive.member_mean - truth).flatten(1).double().cpu(), options.seed)
         for row in curves[part]["rows"]:
             text = f"squared error {row['measured']:.6f}, (v + (n - 1) c) / n = {row['theory']:.6f}"

@@ -20,8 +20,10 @@ import cluster_script
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import basinet as bn
+from basinet.cli import app
 from basinet.core.tree import leaves
 from basinet.data.datasets import Splits
 from basinet.engine import Engine, Event, Report, Review
@@ -31,6 +33,8 @@ from basinet.engine.work import Work
 from basinet.engine.workers import WorkerError
 from basinet.families import Empirical
 from basinet.methods.map import MAP
+from basinet.pool import read_records
+from studies import size
 
 ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "basinet[cluster]"')
 
@@ -554,3 +558,16 @@ def test_ctrl_c_saves_all_rows_and_the_same_comparison_resumes_them(cluster, tmp
     assert sum("resuming from step" in line for line in said()) == 2
     quick = [Entry(row.row, replace(row, wait=0.0), 1) for row in both]
     assert [row["nll"] for row in again.rows] == [row["nll"] for row in compare(None, quick, tmp_path / "here").rows]
+
+
+def test_a_study_on_ray_has_the_numbers_of_one_machine(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(size, "MEMBERS", 4)
+    measured = []
+    for where in ([], ["--on", "ray"]):
+        out = tmp_path / ("there" if where else "here")
+        result = CliRunner().invoke(app, ["study", "size", "--examples", "20", "--out", str(out), *where])
+        assert result.exit_code == 0 and ("Ray nodes with" in result.output) == bool(where), result.output
+        digits, gaps = read_records(out / "size.jsonl")
+        rows = [row for part in gaps["identity"].values() for row in part["rows"]]
+        measured.append([row["nll"] for row in digits["curve"]] + [row["measured"] for row in rows])
+    assert measured[0] == pytest.approx(measured[1], rel=1e-3)

@@ -130,7 +130,8 @@ class NUTS(Chain):
         new = state._replace(params=split(position, state.params), energy=height, slopes=pull, tree=tree, fresh=moves)
         chance = tree.chances / tree.leaves.clamp(min=1)
         error = torch.where(divergent, torch.inf, error)
-        ledger = new.ledger.counted(ended, tree.leaves, self.warm)
+        cut = full & ~turned_back  # by the depth of the warm-up: later they may take as many as trees may have
+        ledger = new.ledger.counted(ended, torch.where(cut, 2.0**self.deepest - 1, tree.leaves), self.warm)
         ledger, keep = ledger.transition(ended, chance, error, self.wanted)
         away = astray(new.energy, x.shape[1])
         new = new._replace(ledger=ledger._replace(gradients=ledger.gradients + 1, astray=away))
@@ -181,9 +182,8 @@ class NUTS(Chain):
             pace = pick_pace(closes, pace._replace(log_size=pace.log_size + stretch).anew(), pace)
             pace = pick_pace(over, pace.settled(), pace)
         ledger = state.ledger
-        longest = (self.draws + 1) * (2**self.deepest - 1)  # gradients, if all transitions took as many as they may
-        thin = torch.full_like(ledger.thin, max(1, (self.total - self.warm) // longest))
-        ledger = ledger._replace(thin=torch.where(over, thin, ledger.thin))
+        thinned = ledger.thinned(self.total - self.warm, self.draws)
+        ledger = ledger._replace(thin=torch.where(over, thinned.thin, ledger.thin))
         window = torch.where(closes, passed, state.window)
         return state._replace(
             pace=pace,
