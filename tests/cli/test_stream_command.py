@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from basinet.cli import app, stream
 from basinet.core.tree import leaves
-from basinet.tables import replay
+from basinet.tables import Table, replay
 from basinet.tables.replay import Replay
 
 
@@ -181,3 +181,109 @@ def test_a_file_without_rows_and_a_state_of_another_stream_are_refused(tmp_path)
     (tmp_path / "one" / "stream.json").write_bytes((tmp_path / "two" / "stream.json").read_bytes())
     result = run(tmp_path / "one.csv", tmp_path / "one", *FAST)
     assert result.exit_code == 2 and "state of another stream" in result.output.replace("\n", " ")
+
+
+def test_references_are_those_of_formulas(straight):
+    """The constant and the last value know all targets before a row, and look at no inputs."""
+    out, said = straight
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(160, 2))
+    y = np.round((x @ [1.0, -2.0] + 0.3 * generator.normal(size=160))[:120], 4)
+    y = np.delete(y, [40, 41, 75])
+    squares = {"constant": [], "last value": []}
+    nlls = {"constant": [], "last value": []}
+    for t in range(30, 117):
+        past = y[:t]
+        for name, mean, sd in (
+            ("constant", past.mean(), past.std()),
+            ("last value", past[-1], np.sqrt(np.square(np.diff(past)).mean())),
+        ):
+            squares[name].append((y[t] - mean) ** 2)
+            nlls[name].append(0.5 * ((y[t] - mean) / sd) ** 2 + np.log(sd) + 0.5 * np.log(2 * np.pi))
+    kept = Replay.load(out).references()
+    for name in kept:
+        assert kept[name]["rmse"] == pytest.approx(np.sqrt(np.mean(squares[name])), rel=1e-4)
+        assert kept[name]["nll"] == pytest.approx(np.mean(nlls[name]), rel=1e-4)
+        assert f"{name}: nll {kept[name]['nll']:.4g}" in said
+    assert "predicts better than the model" not in said
+
+
+def walk(path, rows=150):
+    """A random walk, of which a column of noise says nothing."""
+    generator = np.random.default_rng(0)
+    y = 50 + np.cumsum(generator.normal(size=rows))
+    lines = [f"{i},{generator.normal():.4f},{v:.4f}" for i, v in enumerate(y)]
+    path.write_text("\n".join(["day,a,y", *lines]) + "\n")
+    return path
+
+
+def test_a_model_that_is_worse_than_the_last_value_says_so_and_lags_help(tmp_path):
+    file = walk(tmp_path / "walk.csv")
+    plain = run(file, tmp_path / "plain", *FAST)
+    assert plain.exit_code == 0
+    assert "the last value predicts better than the model" in plain.output and "--lags 3" in plain.output
+    lags = run(file, tmp_path / "lags", *FAST, "--lags", "2")
+    assert lags.exit_code == 0, lags.output
+    scores = [records(tmp_path / name)[-1]["running"]["rmse"] for name in ("plain", "lags")]
+    assert scores[1] < 0.6 * scores[0] and "(--lags 3)" not in lags.output
+    kept = Replay.load(tmp_path / "lags")
+    assert {"y, 1 before", "y, 2 before"} <= {column.name for column in kept.encoder.columns}
+    refused = run(file, tmp_path / "lags", *FAST)
+    assert refused.exit_code == 2 and "(lags differ)" in refused.output.replace("\n", " ")
+
+
+def test_lags_are_the_last_known_targets_before_a_row():
+    table = Table("t", {"y": np.array([1.0, np.nan, 3.0, 4.0, np.nan, 6.0])})
+    columns = replay.lagged(table, "y", 2).columns
+    assert columns["y, 1 before"][2:].tolist() == [1, 3, 4, 4] and columns["y, 2 before"][3:].tolist() == [1, 3, 3]
+    with pytest.raises(ValueError, match="which --lags would make"):
+        replay.lagged(replay.lagged(table, "y", 1), "y", 2)
+
+
+def test_lags_of_classes_are_streamed_and_resume(tmp_path):
+    generator = np.random.default_rng(0)
+    names = ["rain" if (i // 4) % 2 else "sun" for i in range(120)]
+    lines = [f"{i},{generator.normal():.3f},{'' if i in (50, 51) else name}" for i, name in enumerate(names)]
+    file, options = tmp_path / "w.csv", [*FAST[4:], "--lags", "2", "--width", "0", "--method", "EKF"]
+    for rows in (82, 120):
+        file.write_text("\n".join(["day,a,y", *lines[:rows]]) + "\n")
+        result = run(file, tmp_path / "out", *options)
+        assert result.exit_code == 0, result.output
+    assert run(file, tmp_path / "whole", *options).exit_code == 0
+    same(tmp_path / "out", tmp_path / "whole")
+    others = Replay.load(tmp_path / "out").references()
+    assert 0.7 < others["last value"]["accuracy"] < 0.8 and others["constant"]["accuracy"] < 0.6
+
+
+def test_rows_that_are_no_longer_waited_for_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(replay, "WAITING", 2)
+    out, file = tmp_path / "out", tmp_path / "data.csv"
+    result = run(written(file, missing={5, 40, 41, 75}), out, *FAST)
+    assert "Only the last 2 of these rows are looked at again" in result.output.replace("\n", " ")
+    assert "for one of the 2 before is not learned" in result.output.replace("\n", " ")
+    assert state(out)[0]["waiting"] == [41, 75]
+    assert run(written(file), out, *FAST).exit_code == 0
+    assert state(out)[0]["late"] == 2 and state(out)[0]["dropped"] == 2
+
+
+def test_each_time_is_hashed_once(tmp_path, monkeypatch):
+    """All times were hashed again for each batch: of a stream of a million rows, 50 thousand million."""
+    file, hashed = written(tmp_path / "data.csv"), []
+    real = replay._bytes
+    monkeypatch.setattr(replay, "_bytes", lambda times: hashed.append(len(times)) or real(times))
+    assert run(file, tmp_path / "out", *FAST).exit_code == 0
+    assert sum(hashed) <= 120 + 4 * 30  # and at the start those of the first rows
+
+
+@pytest.mark.parametrize("broken", ["[]", "{}", '{"row": "x"}', "word", '{"row": 50, "nll": "high"}', "[" * 10_000])
+def test_records_that_were_altered_are_refused_and_left_as_they_are(broken, tmp_path):
+    file, out = written(tmp_path / "data.csv", rows=60), tmp_path / "out"
+    assert run(file, out, *FAST).exit_code == 0
+    lines = (out / "records.jsonl").read_text().splitlines()
+    altered = "\n".join([lines[0], broken, *lines[1:]]) + "\n"
+    (out / "records.jsonl").write_text(altered)
+    result = run(written(file, rows=80), out, *FAST)
+    assert result.exit_code == 2 and "line 2 is not a record of a stream" in result.output.replace("\n", " ")
+    assert (out / "records.jsonl").read_text() == altered
+    (out / "records.jsonl").unlink()
+    assert run(file, out, *FAST).exit_code == 0

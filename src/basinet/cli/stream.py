@@ -25,6 +25,10 @@ RECORDS = "records.jsonl"
 EVERY = 2.0  # seconds between two times that a stream is saved
 LINES = 10  # that are printed along the way
 AROUND = 20  # records that the figure averages
+EDGES = ("low", "high", "target")  # of a record of numbers
+LARGEST = 1e300  # of what a record holds
+LITTLE = 0.01  # nats: no more than that is as good
+REPAIR = "put back what was there, or remove the file (the stream goes on, its records begin anew)"
 
 
 @app.command()
@@ -44,6 +48,9 @@ def stream(
     ] = "auto",
     first: Annotated[int, typer.Option(min=5, help="Rows to train the network on before the stream begins.")] = 100,
     batch: Annotated[int, typer.Option(min=1, help="Rows to predict, then learn, at a time.")] = 10,
+    lags: Annotated[
+        int, typer.Option(min=0, help="Targets of this many earlier rows as inputs: each row is predicted one ahead.")
+    ] = 0,
     level: Annotated[float, typer.Option(help="Share of targets that the intervals should contain.")] = 0.9,
     width: Annotated[str, typer.Option(help="Hidden layers of the network, such as 20,20; 0: a linear model.")] = "20",
     folder: Annotated[Path | None, typer.Option("--out", help="Default: runs/FILE-stream.")] = None,
@@ -57,6 +64,7 @@ def stream(
     resumes, after an interruption or when the file has grown: rows that are later than those before are streamed, and
     targets that were missing and have come since are learned from (said as late). Rows without a target are skipped
     and counted. Intervals are adaptive conformal ones, and an alarm says when predictions have become worse than usual.
+    Scores stand beside those of a constant and of the last known value, one row ahead.
     """
     from ..filters import Change, Forget
     from ..tables import read_table
@@ -71,7 +79,15 @@ def stream(
             recipe = replace(recipe, drift=Change() if forget == "auto" else Forget(_rate(forget)))
         hidden = () if width.strip() == "0" else hidden_widths(width) or ()
         plan = Plan(
-            target=target, time=time, method=recipe, first=first, batch=batch, level=level, hidden=hidden, seed=seed
+            target=target,
+            time=time,
+            method=recipe,
+            first=first,
+            batch=batch,
+            level=level,
+            hidden=hidden,
+            lags=lags,
+            seed=seed,
         )
         table = read_table(file, [target, time])
         if (where / STREAM).exists():
@@ -150,22 +166,63 @@ def _shorten(path: Path, row: int) -> None:
 
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:  # cut short by a kill
-            continue
-        if record["row"] <= row:
-            kept.append(line + "\n")
+    kept = [json.dumps(record) + "\n" for record in _records(path) if record["row"] <= row]
     atomically(path, lambda temporary: Path(temporary).write_text("".join(kept), encoding="utf-8"))
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """What a stream wrote; a last line that a kill cut short does not count."""
+    from ..pool import FileError
+
+    records: list[dict[str, Any]] = []
+    try:
+        whole = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(path, f"it is not text: {REPAIR}") from error
+    *lines, rest = whole.split("\n")
+    for number, line in enumerate([*lines, *([rest] if _parsed(rest) is not None else [])], 1):
+        record = _parsed(line)
+        if record is None:
+            raise FileError(path, f"line {number} is not a record of a stream: {REPAIR}")
+        records.append(record)
+    return records
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """A record; None where the line is none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or type(record.get("row")) is not int:
+        return None
+    if "nll" not in record:
+        return record
+    numbers = ["nll", "coverage", *(["rmse", *EDGES] if "rmse" in record else ["accuracy"])]
+    values = [record.get(name) for name in numbers]
+    fits = all(isinstance(x, (int, float)) and abs(x) < LARGEST for x in values)
+    return record if fits and isinstance(record.get("alarm"), bool) else None
 
 
 def _summary(replay: Replay, where: Path) -> None:
     counted = replay.counted
     if counted["sums"]["n"]:
-        tell(f"All {counted['sums']['n']:,} predictions: {_said(replay.running())}")
+        own, others = replay.running(), replay.references()
+        tell(f"All {counted['sums']['n']:,} predictions: {_said(own)}")
+        tell("Without looking at inputs: " + "; ".join(f"{name}: {_said(one)}" for name, one in others.items()))
+        best = min(others, key=lambda name: others[name]["nll"])
+        if own["nll"] > others[best]["nll"] + LITTLE:
+            lags = "" if replay.plan.lags else "give it the targets of earlier rows (--lags 3), or "
+            warn(
+                f"the {best} predicts better than the model: NLL {others[best]['nll']:.4g} against {own['nll']:.4g}; "
+                f"{lags}try more --first rows, another --width or --forget"
+            )
     tell(f"{counted['skipped']:,} rows without a target skipped, {counted['alarms']:,} alarms")
+    if counted["dropped"]:
+        tell(
+            f"Only the last {len(counted['waiting']):,} of these rows are looked at again when the file has grown: "
+            f"a target that comes late for one of the {counted['dropped']:,} before is not learned"
+        )
     tell(f"State, records and figure: {where}")
 
 
@@ -174,8 +231,7 @@ def _draw(replay: Replay, where: Path) -> None:
     from ..report.figure import Axis, Figure, Panel, Series, View
     from ..report.pictures import write_pictures
 
-    lines = (where / RECORDS).read_text(encoding="utf-8").splitlines()
-    records = [r for r in map(json.loads, lines) if "nll" in r]
+    records = [r for r in _records(where / RECORDS) if "nll" in r]
     if not records:
         return
     rows = [float(r["row"]) for r in records]
@@ -202,7 +258,7 @@ def _draw(replay: Replay, where: Path) -> None:
         ),
     ]
     if "low" in records[0]:
-        low, high, y = ([r[name] for r in records] for name in ("low", "high", "target"))
+        low, high, y = ([r[name] for r in records] for name in EDGES)
         middle = [(a + b) / 2 for a, b in zip(low, high)]
         inside = Series("line", rows, middle, "interval", tone="first", low=low, high=high)
         truth = Series("line", rows, y, "target", tone="second")

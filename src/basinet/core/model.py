@@ -153,7 +153,8 @@ class Model:
         return Model(lambda: _swap(self._build(), where, make), self.output)
 
     def holding(self, names: Collection[str]) -> Model:
-        """The model in which these parameters stay as they are: they take no gradient and travel with the buffers."""
+        """The model in which these parameters stay as they are: they take no gradient and travel with the buffers. It
+        always runs in eval mode, since norm statistics stay as well and dropout would change what the others see."""
 
         def held() -> nn.Module:
             module = self._build()
@@ -161,7 +162,9 @@ class Model:
                 parameter.requires_grad_(parameter.requires_grad and name not in names)
             return module
 
-        return Model(held, self.output)
+        model = Model(held, self.output)
+        model._train, model.norms = model._eval, {}
+        return model
 
     def alone(self) -> Model:
         """The model of the module itself, where this one differs from it in training alone."""

@@ -36,13 +36,16 @@ from ..problem.priors import Normal
 from ..saving import load
 from .encoder import Encoder, check_encoder
 from .load import Say, fit_table
+from .naive import NAMES, Classes, Numbers, streamed
 from .rules import Rules
 from .table import Table
 from .values import missing, refuse, shown, typed
 
 STREAM, STATE = "stream.json", "state"
-WAITING = 1000  # rows without a target that are looked at again when a file has grown
+WAITING = 1000  # rows without a target, the last ones, that are looked at again when a file has grown
 EPOCHS = 300  # over the first rows
+COUNTED = {"of", "row", "times", "skipped", "late", "waiting", "dropped", "alarms", "alarm", "intervals", "sums"}
+COUNTED |= {"past", "naive"}
 LIKELIHOODS: dict[str, Likelihood] = {
     "classes": Categorical(),
     "labels": Bernoulli(),
@@ -63,11 +66,17 @@ class Plan(Saved):
     batch: int = 10  # rows that are predicted, then learned from
     level: float = 0.9  # of the adaptive conformal intervals
     hidden: tuple[int, ...] = (20,)  # widths of the network; none: a linear model
+    lags: int = 0  # targets of the rows before, as inputs
     seed: int = 0
 
     def __post_init__(self) -> None:
+        whole = (self.first, self.batch, self.lags, self.seed, *self.hidden)
+        if not isinstance(self.method, Filter) or not all(type(x) is int for x in whole):
+            raise TypeError("expected a filter as the method, and whole numbers of rows and units")
         if self.first < 5 or self.batch < 1:
             raise ValueError(f"expected at least 5 first rows and 1 row in a batch, got {self.first} and {self.batch}")
+        if self.lags < 0 or any(width < 1 for width in self.hidden):
+            raise ValueError(f"expected lags of at least 0 and widths of at least 1, got {self.lags} and {self.hidden}")
         if not 0 < self.level < 1:
             raise ValueError(f"expected a level between 0 and 1, got {self.level}")
 
@@ -82,16 +91,18 @@ class Replay:
 
     @property
     def counted(self) -> dict[str, Any]:
-        """Rows done, skipped and late; sums of scores; alarm and intervals."""
+        """Rows done, skipped and late; sums of scores; references, alarm and intervals."""
         return self.posterior.info["stream"]
 
     def steps(self, table: Table) -> Iterator[tuple[Replay, dict[str, Any]]]:
         """After each batch that the table still has: the stream, and a record of the batch."""
         table, times = self._checked(table)
         here, done = self, self.counted["row"]
+        past = _digested(times[:done])
         for begin in range(done, table.n, self.plan.batch):
             rows = np.arange(begin, min(begin + self.plan.batch, table.n))
-            here, record = here._step(table, rows, times)
+            past.update(_bytes(times[rows]))
+            here, record = here._step(table, rows, str(times[begin]), past.hexdigest())
             yield here, record
 
     def save(self, folder: Path) -> None:
@@ -115,25 +126,27 @@ class Replay:
         counted = posterior.info.get("stream", {})
         if posterior.recipe != plan.method or counted.get("of") != fingerprint(encode(encoder, {})):
             raise FileError(folder / STATE, f"it is the state of another stream than {STREAM}: begin another")
+        if set(counted) != COUNTED:
+            raise FileError(folder / STATE, "another version of basinet wrote it: begin another stream")
         return Replay(plan, encoder, posterior)
 
     def _checked(self, table: Table) -> tuple[Table, np.ndarray]:
         """Rows by time, of which the first must be those that were streamed."""
         table, times = ordered(table, self.plan.time)
         done = self.counted["row"]
-        if done > table.n or _digest(times[:done]) != self.counted["times"]:
+        if done > table.n or _digested(times[:done]).hexdigest() != self.counted["times"]:
             raise ValueError(
                 f"{table.name}: its first {done:,} rows by {shown(self.plan.time)} are not those of this stream: new "
                 "rows must be later than all that were streamed; begin another stream for other data"
             )
-        return table, times
+        return lagged(table, self.plan.target, self.plan.lags), times
 
     def caught_up(self, table: Table) -> Replay:
         """After targets that were missing and have come since: they are learned from late, out of their order."""
         table, _ = self._checked(table)
         waiting = self.counted["waiting"]
         gone = missing(table.column(self.plan.target))
-        come = [row for row in waiting if not gone[row]]
+        come = [row for row in waiting if not gone[row] and int((~gone[:row]).sum()) >= self.plan.lags]
         if not come:
             return self
         part = table.take(np.array(come))
@@ -141,17 +154,19 @@ class Replay:
         left = [row for row in waiting if row not in set(come)]
         return self._counting(posterior, waiting=left, late=self.counted["late"] + len(come))
 
-    def _step(self, table: Table, rows: np.ndarray, times: np.ndarray) -> tuple[Replay, dict[str, Any]]:
+    def _step(self, table: Table, rows: np.ndarray, at: str, times: str) -> tuple[Replay, dict[str, Any]]:
         part, before = table.take(rows), self.counted
         gone = missing(part.column(self.plan.target))
         unknown = [int(row) for row in rows[gone]]
+        waiting, dropped = _waiting(before["waiting"] + unknown)
         after = {
             "row": int(rows[-1]) + 1,
-            "times": _digest(times[: rows[-1] + 1]),
+            "times": times,
             "skipped": before["skipped"] + len(unknown),
-            "waiting": (before["waiting"] + unknown)[-WAITING:],
+            "waiting": waiting,
+            "dropped": before["dropped"] + dropped,
         }
-        record: dict[str, Any] = {"row": after["row"], "at": str(times[rows[0]]), "n": int((~gone).sum())}
+        record: dict[str, Any] = {"row": after["row"], "at": at, "n": int((~gone).sum())}
         if gone.all():
             return self._counting(self.posterior, **after), record | {"skipped": len(unknown)}
         known = part.take(~gone)
@@ -187,6 +202,8 @@ class Replay:
             shown_scores = {"accuracy": float(right.double().mean())}
             sums["right"] += float(right.sum())
             extra = {"confidence": float(predictive.probs.amax(-1).mean())}
+        past, naive = streamed(_past(before["past"]), data.targets.reshape(-1).tolist())
+        totals = {name: [a + b for a, b in zip(before["naive"][name], naive[name])] for name in NAMES}
         tracked = tracker.after(scores.reshape(-1).tolist())
         sums |= {"n": sums["n"] + n, "nll": sums["nll"] + float(nll.sum()), "width": sums["width"] + width}
         alarm = alarm.after(float(nll.mean()))
@@ -195,8 +212,9 @@ class Replay:
         own = self._units({"nll": float(nll.mean()), "interval_width": width / n, **shown_scores})
         held = (tracked.held - tracker.held) / n
         seen = {**own, "coverage": held, "threshold": tracker.threshold, "alarm": raised, **extra}
-        alarms = before["alarms"] + int(raised)
-        return seen, {"intervals": asdict(tracked), "alarm": asdict(alarm), "alarms": alarms, "sums": sums}
+        seen |= {name: self._naive(naive[name], n) for name in NAMES}
+        alarms, known = before["alarms"] + int(raised), {"past": asdict(past), "naive": totals}
+        return seen, {"intervals": asdict(tracked), "alarm": asdict(alarm), "alarms": alarms, "sums": sums, **known}
 
     def running(self) -> dict[str, float]:
         """Scores of all predictions so far, in the target's own units."""
@@ -205,6 +223,16 @@ class Replay:
         own = own or {"accuracy": sums["right"] / n}
         scores = self._units({"nll": sums["nll"] / n, "interval_width": sums["width"] / n, **own})
         return scores | {"coverage": AdaptiveConformal(**self.counted["intervals"]).coverage}
+
+    def references(self) -> dict[str, dict[str, float]]:
+        """What two predictions that never look at inputs scored on the same rows: see naive.py."""
+        return {name: self._naive(self.counted["naive"][name], self.counted["sums"]["n"]) for name in NAMES}
+
+    def _naive(self, sums: list[float], n: int) -> dict[str, float]:
+        """Scores of a reference, from sums of its NLL and of its errors."""
+        nll, error = (x / max(1, n) for x in sums)
+        own = {"rmse": math.sqrt(error)} if self.encoder.target.what == "real" else {"accuracy": 1 - error}
+        return self._units({"nll": nll, **own})
 
     def _units(self, scores: dict[str, float]) -> dict[str, float]:
         return self.encoder.scores(scores)
@@ -218,7 +246,9 @@ class Replay:
 def begin(table: Table, plan: Plan, rules: Rules, say: Say) -> Replay:
     """A stream whose first rows are known. The noise that the network learns from them is known from then on."""
     table, times = ordered(table, plan.time)
-    known = ~missing(table.column(plan.target))
+    table = lagged(table, plan.target, plan.lags)
+    gone = missing(table.column(plan.target))
+    known = ~gone & (np.cumsum(~gone) > plan.lags)  # the first targets are only inputs of those after them
     if known.sum() <= plan.first:
         raise ValueError(
             f"{table.name}: expected more than the {plan.first:,} first rows with a target to stream, got "
@@ -227,7 +257,8 @@ def begin(table: Table, plan: Plan, rules: Rules, say: Say) -> Replay:
     end = int(np.flatnonzero(known)[plan.first - 1]) + 1
     whole = table.take(known)
     share = plan.first / whole.n
-    encoder, _ = fit_table(whole, plan.target, replace(rules, split=f"time:{plan.time}"), (share, 1 - share), say=say)
+    rules = replace(rules, split=f"time:{plan.time}", keep=(*rules.keep, *lag_names(plan.target, plan.lags)))
+    encoder, _ = fit_table(whole, plan.target, rules, (share, 1 - share), say=say)
     if encoder.target.what == "labels":
         raise ValueError("a stream is of classes or real numbers, and the target is several labels: name one column")
     head = table.take(slice(0, end)).take(known[:end])
@@ -237,17 +268,23 @@ def begin(table: Table, plan: Plan, rules: Rules, say: Say) -> Replay:
     start = fit(MAP(epochs=EPOCHS, batch_size=min(64, data.n)), problem, data, seed=plan.seed, engine=quiet)
     posterior = online(plan.method, problem, start=start).update((data.inputs, data.targets))
     level = 1.645 if encoder.target.what == "real" else plan.level
+    targets: list[Any] = data.targets.reshape(-1).tolist()
+    past, _ = streamed(Numbers() if encoder.target.what == "real" else Classes((0,) * encoder.target.outputs), targets)
+    waiting, dropped = _waiting([int(row) for row in np.flatnonzero(gone[:end])])
     counted = {
         "of": fingerprint(encode(encoder, {})),
         "row": end,
-        "times": _digest(times[:end]),
-        "skipped": int((~known[:end]).sum()),
+        "times": _digested(times[:end]).hexdigest(),
+        "skipped": int(gone[:end].sum()),
         "late": 0,
-        "waiting": [int(row) for row in np.flatnonzero(~known[:end])][-WAITING:],
+        "waiting": waiting,
+        "dropped": dropped,
         "alarms": 0,
         "alarm": asdict(Alarm()),
         "intervals": asdict(AdaptiveConformal(plan.level, threshold=level)),
         "sums": {"n": 0, "nll": 0.0, "squares": 0.0, "right": 0.0, "width": 0.0},
+        "past": asdict(past),
+        "naive": {name: [0.0, 0.0] for name in NAMES},
     }
     part = posterior.parts[0]
     return Replay(plan, encoder, Posterior((replace(part, info=part.info | {"stream": counted}),)))
@@ -262,6 +299,26 @@ def ordered(table: Table, time: str) -> tuple[Table, np.ndarray]:
         raise ValueError(f"{label}: a stream expected dates such as 2024-05-31 or numbers, got {shown(values[0])}")
     order = np.argsort(values, kind="stable")
     return table.take(order), values[order]
+
+
+def lag_names(target: str, count: int) -> tuple[str, ...]:
+    """How columns of earlier targets are called."""
+    return tuple(f"{target}, {k} before" for k in range(1, count + 1))
+
+
+def lagged(table: Table, target: str, count: int) -> Table:
+    """With columns of the last known targets before each row. A row that has fewer of them repeats the first."""
+    values, names = table.column(target), lag_names(target, count)
+    if not names:
+        return table
+    if there := [name for name in names if name in table.columns]:
+        raise ValueError(f"{table.name}: it has a column {shown(there[0])}, which --lags would make: rename it")
+    known = np.flatnonzero(~missing(values))
+    if not len(known):
+        return table  # which has nothing to learn from, as is said elsewhere
+    before = np.searchsorted(known, np.arange(table.n))
+    columns = {name: values[known[np.maximum(before - k, 0)]] for k, name in enumerate(names, 1)}
+    return Table(table.name, table.columns | columns, table.notes)
 
 
 class Straight(nn.Module):
@@ -281,6 +338,20 @@ def _network(encoder: Encoder, plan: Plan) -> nn.Module:
     return Straight(len(encoder.features), encoder.target.outputs, plan.hidden)
 
 
-def _digest(times: np.ndarray | Tensor) -> str:
-    """Of the times of rows, which say that a file has the same past."""
-    return sha256(np.ascontiguousarray(times).tobytes()).hexdigest()[:16]
+def _waiting(rows: list[int]) -> tuple[list[int], int]:
+    """Rows without a target that are looked at again, and how many no longer are."""
+    return rows[-WAITING:], max(0, len(rows) - WAITING)
+
+
+def _past(numbers: dict[str, Any]) -> Numbers | Classes:
+    return Classes(**numbers | {"counts": tuple(numbers["counts"])}) if "counts" in numbers else Numbers(**numbers)
+
+
+def _digested(times: np.ndarray) -> Any:
+    """A digest of the times of rows, which say that a file has the same past; it can go on with later ones."""
+    return sha256(_bytes(times))
+
+
+def _bytes(times: np.ndarray) -> bytes:
+    """Whole numbers are what they are among others."""
+    return np.ascontiguousarray(times if times.dtype.kind == "M" else times.astype(np.float64)).tobytes()
