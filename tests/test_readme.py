@@ -30,6 +30,42 @@ def test_the_program_prints_what_the_readme_says(tmp_path):
     assert found == pytest.approx(expected, rel=0.02, abs=2e-3)  # rounding differs between processors
 
 
+def score_rows(text: str) -> dict[str, tuple[str, float, float | None, float | None]]:
+    """Rows of a printed comparison: members, NLL, and the interval of the difference."""
+    row = re.compile(
+        r"^ (\S.*?)  +(\d+)  +(-?[\d.]+)  +(?:reference|[+-][\d.]+ \((-?[\d.]+), (-?[\d.]+)\)) ", re.MULTILINE
+    )
+    return {
+        name: (members, float(nll), *(float(edge) if edge else None for edge in edges))
+        for name, members, nll, *edges in row.findall(text)
+    }
+
+
+def test_the_first_comparison_is_what_its_page_says_of_it():
+    rows = score_rows((ROOT / "docs" / "examples" / "start-compare.txt").read_text())
+    assert len(rows) == 7 and "Here every interval includes zero" in (ROOT / "docs" / "start.md").read_text()
+    assert all(low is None or low <= 0 <= high for _, _, low, high in rows.values())
+
+
+@pytest.mark.slow
+def test_the_first_comparison_prints_what_its_page_shows(tmp_path):
+    page = (ROOT / "docs" / "start.md").read_text()
+    program = re.search(r"```python\n(import numpy.*?)```", page, re.DOTALL)[1]
+    command = re.search(r"```\nbasinet (compare patients.csv.*?)```", page, re.DOTALL)[1].replace("\\\n", "").split()
+    for words in (["-c", program], ["-m", "basinet", *command]):
+        run = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, timeout=900)
+        assert run.returncode == 0, run.stderr
+    shown = (ROOT / "docs" / "examples" / "start-compare.txt").read_text()
+    ours, theirs = score_rows(run.stdout), score_rows(shown)
+    assert {name: row[0] for name, row in ours.items()} == {name: row[0] for name, row in theirs.items()}
+    for name, row in theirs.items():
+        assert ours[name][1] == pytest.approx(row[1], rel=0.01)  # rounding differs between processors, and adds up
+    heads, rule = (
+        next(line for line in shown.splitlines() if word in line).split() for word in (" method ", "NLL, RMSE")
+    )
+    assert " ".join(heads) in " ".join(run.stdout.split()) and " ".join(rule) in " ".join(run.stdout.split())
+
+
 @pytest.mark.slow
 def test_a_type_checker_takes_the_program_and_what_else_predictions_have(tmp_path):
     program = re.search(r"## A program\n\n```python\n(.*?)```", README, re.DOTALL)[1]

@@ -46,7 +46,7 @@ AROUND = {  # rows of the study `compare`, and the row whose networks each start
     "SWAG": "MAP",
     "MultiSWAG": "deep ensemble",
 }
-SAME = 0.001  # nats, less than which is no difference
+WORTH = 5e-4  # nats per example: a smaller difference is written as .000, and not called one
 TREES = ("scikit-learn boosting", "LightGBM", "CatBoost")
 BRIEF = {"scikit-learn boosting": "scikit-learn"}
 STARTED = {"rmse": ".2f", "ll": ".2f", "passes": ",.0f"}  # fields of the records, and how they are written
@@ -161,6 +161,8 @@ def judged(row: dict[str, Any]) -> str:
     where = title(row["data"])
     if "failed" in row:
         return f"**On {where} its training failed with every default**: {row['failed'].split(': ', 1)[1]}."
+    if abs(row["difference"]) < WORTH:
+        return ""
     if row["low"] > 0:
         return f"**On {where}, with its defaults, it is significantly worse than one network**: tune it first."
     return f"On {where} it is significantly better than one network." if row["high"] < 0 else ""
@@ -172,7 +174,8 @@ def told(row: dict[str, Any]) -> str:
 
 
 def tied(row: dict[str, Any]) -> bool:
-    return row.get("difference") in (None, 0, 0.0) or row["low"] <= 0
+    """Whether a row is the best, or its difference from it is not significant or not worth naming."""
+    return row.get("difference") is None or row["difference"] < WORTH or row["low"] <= 0
 
 
 def title(name: str) -> str:
@@ -201,7 +204,7 @@ def around() -> list[str]:
     cells = []
     for label, start in AROUND.items():
         gaps = {data: score[data, label] - score[data, start] for data in sets}
-        counts = [sum(g <= -SAME for g in gaps.values()), sum(abs(g) < SAME for g in gaps.values())]
+        counts = [sum(g <= -WORTH for g in gaps.values()), sum(abs(g) < WORTH for g in gaps.values())]
         ends = [(data, gaps[data]) for data in (min(gaps, key=lambda d: gaps[d]), max(gaps, key=lambda d: gaps[d]))]
         said = [f"{gap:+.3f} ({title(data)})" for data, gap in ends]
         cells.append([label, start, *map(str, (*counts, len(sets) - sum(counts))), *said])
