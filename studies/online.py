@@ -43,7 +43,7 @@ from basinet.metrics import ece
 from basinet.networks import MLP
 from basinet.optim import Adam, Cosine
 from basinet.tables import Rules, Table
-from basinet.tables.replay import Plan, begin
+from basinet.tables.replay import StreamPlan, begin
 
 from . import Options, Say, append_record, did_you_mean
 
@@ -294,7 +294,7 @@ def _file(options: Options, name: str) -> Iterator[dict[str, Any]]:
         "LOFI AdaptiveForget": (LOFI(rank=10, drift=AdaptiveForget()), (20,)),
     }
     for label, (method, hidden) in options.chosen(plans).items():
-        plan = Plan(target="y", time="time", method=method, first=200, batch=10, hidden=hidden, seed=options.seed)
+        plan = StreamPlan(target="y", time="time", method=method, first=200, batch=10, hidden=hidden, seed=options.seed)
         replay = begin(table, plan, Rules(kind="real"), lambda line: None)
         curve, cover = [], []
         for after, record in replay.steps(table):

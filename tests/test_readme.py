@@ -53,7 +53,7 @@ def test_the_first_comparison_prints_what_its_page_shows(tmp_path):
     program = re.search(r"```python\n(import numpy.*?)```", page, re.DOTALL)[1]
     command = re.search(r"```\nbasinet (compare patients.csv.*?)```", page, re.DOTALL)[1].replace("\\\n", "").split()
     for words in (["-c", program], ["-m", "basinet", *command]):
-        run = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, timeout=900)
+        run = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, timeout=1800)
         assert run.returncode == 0, run.stderr
     shown = (ROOT / "docs" / "examples" / "start-compare.txt").read_text()
     ours, theirs = score_rows(run.stdout), score_rows(shown)

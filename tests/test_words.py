@@ -102,6 +102,11 @@ def test_names_say_what_a_thing_is():
     assert not here, "name the thing: a list of scores is `scores`"
 
 
+def test_one_class_is_a_plan():
+    paths = [path for folder in ("src", "studies") for path in (ROOT / folder).rglob("*.py")]
+    assert [path.stem for path in paths if re.search(r"^class _?Plan\b", path.read_text(), re.MULTILINE)] == ["probe"]
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [

@@ -24,7 +24,7 @@ import torch
 
 from .. import Options, Say, append_record, describe, did_you_mean, read_records
 from .images import load, needed
-from .mixtures import SHOWN, Plan, Scores, at_once, by_samples, learned_weights, scored
+from .mixtures import SHOWN, MixturePlan, Scores, at_once, by_samples, learned_weights, scored
 from .modes import BASE, CLOSED, Around, Modes, check_modes, on_gpu_in_bf16
 from .outputs import Outputs
 from .protocol import PRESETS, Protocol
@@ -139,7 +139,7 @@ class _Study:
 
     def _score(self, method: str) -> tuple[dict[int, Scores], dict[str, Any]]:
         images, place = self.modes.images, self.modes.engine.place
-        plan = Plan(self.protocol, self.options.seed, self.outputs.samples(method))
+        plan = MixturePlan(self.protocol, self.options.seed, self.outputs.samples(method))
         tested = self.outputs.open(method, "test")
         if at_once(tested) < images.test.n:
             shape = " x ".join(f"{n:,}" for n in (len(tested), *tested[0].shape[1:]))

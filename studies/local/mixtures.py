@@ -49,7 +49,7 @@ def turns(size: int, samples: int, stratified: bool, noise: Noise) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MixturePlan:
     """The mixtures that a protocol asks for, the same for all methods."""
 
     protocol: Protocol
@@ -132,8 +132,8 @@ class Scores(NamedTuple):
     rows: dict[str, list[float]]  # of each mixture: brier, ece, accuracy, entropies; auroc where images are outside
 
 
-def scored(plan: Plan, tested: Sequence[Any], targets: Tensor, outside: Sequence[Any] | None, learned: dict[int, Any],
-           device: torch.device) -> dict[int, Scores]:  # fmt: skip
+def scored(plan: MixturePlan, tested: Sequence[Any], targets: Tensor, outside: Sequence[Any] | None,
+           learned: dict[int, Any], device: torch.device) -> dict[int, Scores]:  # fmt: skip
     """The scores of all mixtures of each size; `learned` has weights of members for each subset, by size, if any."""
     mixtures = {k: plan.mixtures(k) for k in plan.sizes()}
     for k, weights in learned.items():
@@ -160,7 +160,9 @@ def scored(plan: Plan, tested: Sequence[Any], targets: Tensor, outside: Sequence
     return scores
 
 
-def by_samples(plan: Plan, tested: Sequence[Any], targets: Tensor, device: torch.device) -> list[dict[str, float]]:
+def by_samples(
+    plan: MixturePlan, tested: Sequence[Any], targets: Tensor, device: torch.device
+) -> list[dict[str, float]]:
     """NLL against the number of samples, for some sizes."""
     sizes = [k for k in SHOWN if k in plan.sizes()]
     wanted = [(k, n) for k in sizes for n in PREFIXES if k <= n <= min(plan.protocol.samples, k * plan.each)]
@@ -175,7 +177,9 @@ def by_samples(plan: Plan, tested: Sequence[Any], targets: Tensor, device: torch
     return [{"size": k, "samples": n, "nll": totals[k, n] / len(targets)} for k, n in wanted]
 
 
-def learned_weights(plan: Plan, files: Sequence[Any], targets: Tensor, device: torch.device) -> dict[int, list[Tensor]]:
+def learned_weights(
+    plan: MixturePlan, files: Sequence[Any], targets: Tensor, device: torch.device
+) -> dict[int, list[Tensor]]:
     """For each subset of each size above 1 the weights of its members that the validation images prefer."""
     logs = []
     for here, sums in running(files, device):

@@ -17,7 +17,7 @@ from basinet.predict import ClassPredictive
 from studies import Options, local
 from studies.local import mixtures, verdict
 from studies.local.images import load
-from studies.local.mixtures import Mixture, Plan, scored, turns
+from studies.local.mixtures import Mixture, MixturePlan, scored, turns
 from studies.local.modes import Modes, check_modes
 from studies.local.protocol import PRESETS, Protocol
 
@@ -48,9 +48,9 @@ def random_files(members: int, samples: int, n: int, classes: int = 4) -> list[n
     return [x.log_softmax(-1).numpy() for x in logits]
 
 
-def plan(members: int, each: int, **changes: object) -> Plan:
+def plan(members: int, each: int, **changes: object) -> MixturePlan:
     protocol = Protocol(data="digits", members=members, **{"largest": members, "subsets": 4, "samples": 5, **changes})
-    return Plan(protocol, 0, each)
+    return MixturePlan(protocol, 0, each)
 
 
 def test_scores_of_a_mixture_are_those_of_the_predictive_with_the_same_samples(monkeypatch):

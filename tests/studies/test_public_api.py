@@ -46,7 +46,7 @@ PRIVATE = {  # and why; what is no longer imported leaves this list
     "calibrate.conformal_sets.OF_CLASSES": "all scores that conformal has",
     "calibrate.conformal_sets.OF_NUMBERS": "all scores that conformal has",
     "calibrate.conformal_sets.promised": "the law of coverage that the study tests",
-    "tables.replay.Plan": "the command stream, record by record",
+    "tables.replay.StreamPlan": "the command stream, record by record",
     "tables.replay.begin": "the command stream, record by record",
     "data.formats.read_npz": "an npz file with errors that name it",
     "data.images.SETS": "some rows of an image set, without the memory of all",

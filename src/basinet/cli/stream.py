@@ -68,7 +68,7 @@ def stream(
     """
     from ..filters import Change, Forget
     from ..tables import read_table
-    from ..tables.replay import STREAM, Plan, Replay, begin
+    from ..tables.replay import STREAM, Replay, StreamPlan, begin
 
     where = folder or Path("runs") / f"{file.stem}-stream"
     with clear_errors(f"what was streamed is in {where}; the same command resumes"):
@@ -78,7 +78,7 @@ def stream(
 
             recipe = replace(recipe, drift=Change() if forget == "auto" else Forget(_rate(forget)))
         hidden = () if width.strip() == "0" else hidden_widths(width) or ()
-        plan = Plan(
+        plan = StreamPlan(
             target=target,
             time=time,
             method=recipe,

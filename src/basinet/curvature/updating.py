@@ -58,8 +58,8 @@ def _(curved: CurvedKronecker, prior: Family, centre: Params, share: float, buff
         raise _other(prior, "kronecker' or 'eigen-corrected", "Kronecker, or a Diagonal")
     left, right, variance = {}, {}, {}
     for n, c in centre.items():
-        old = _Block(prior.left.get(n), prior.right.get(n), prior.variance[n].double().reciprocal())
-        new = _Block(curved.left.get(n), curved.right.get(n), share * curved.values[n].double())
+        old = _TensorPrecision(prior.left.get(n), prior.right.get(n), prior.variance[n].double().reciprocal())
+        new = _TensorPrecision(curved.left.get(n), curved.right.get(n), share * curved.values[n].double())
         across = _common(old.values.sum(1), old.left, new.values.sum(1), new.left)
         along = _common(old.values.sum(0), old.right, new.values.sum(0), new.right)
         if across is not None:
@@ -124,7 +124,7 @@ def covariance_of(family: Family, like: Params) -> Tensor:
     return family.quad(lift(lambda row: unravel(row, like))(identity))
 
 
-class _Block(NamedTuple):
+class _TensorPrecision(NamedTuple):
     """A precision (L x R) diag(values) (L x R)' of one tensor; None is the identity."""
 
     left: Tensor | None

@@ -176,7 +176,7 @@ class Engine:
         planner = Planner(self, here)
         with freed_memory_kept():
             planner.plan(first, wanted, say=False)
-            return Pace(here.chosen, planner.largest * here.chosen.processes, planner.foretell(wanted))
+            return Pace(here.chosen, planner.largest * here.chosen.processes, planner.estimate(wanted))
 
 
 class Pace(NamedTuple):

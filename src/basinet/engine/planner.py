@@ -79,7 +79,7 @@ class Planner:
         """Members of the largest group that was planned."""
         return max(len(group) for group in self.run.checkpoints.groups)
 
-    def foretell(self, wanted: Sequence[int]) -> float:
+    def estimate(self, wanted: Sequence[int]) -> float:
         """Seconds that all steps of all members would take as planned, by a few of which nothing is kept."""
         plan, few = self.here.chosen, list(wanted[: self.measured])
         before = [] if self.engine.deterministic else [self.seconds]

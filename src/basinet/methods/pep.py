@@ -58,7 +58,7 @@ class PEP(Based):
     samples: ClassVar[int] = 25  # as the paper on small networks; it took 10 on ImageNet
 
     where: str | tuple[str, ...] | None = None  # patterns of names to perturb; None: convolution kernels, else matrices
-    noise: Literal["gaussian", "uniform"] = "gaussian"  # its distribution; sigma is the standard deviation of both
+    noise: Literal["gaussian", "uniform"] = "gaussian"  # on the weights; sigma is its standard deviation
     relative: bool = False  # sigma in units of each tensor's root mean square, in place of one size for all
     rank: int | None = None  # of the noise of each matrix, in the span of that many leading singular vectors; None: any
     accept: float | None = None  # take the largest sigma that loses at most this much log likelihood per validation

@@ -54,7 +54,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Saved):
+class StreamPlan(Saved):
     """What a stream is: it goes on only as what it began as."""
 
     kind: ClassVar[str] = "plan"
@@ -85,7 +85,7 @@ class Plan(Saved):
 class Replay:
     """A stream after some of its rows."""
 
-    plan: Plan
+    plan: StreamPlan
     encoder: Encoder
     posterior: Posterior  # with what was counted, in info["stream"]
 
@@ -118,7 +118,7 @@ class Replay:
         try:
             plan, encoder = decode(content["plan"], {}), decode(content["encoder"], {})
             check_encoder(encoder)
-            if not isinstance(plan, Plan):
+            if not isinstance(plan, StreamPlan):
                 raise ValueError("expected a plan")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FileError(folder / STREAM, f"it is damaged: {error}") from error
@@ -243,7 +243,7 @@ class Replay:
         return replace(self, posterior=Posterior((replace(part, info=info),)))
 
 
-def begin(table: Table, plan: Plan, rules: Rules, say: Say) -> Replay:
+def begin(table: Table, plan: StreamPlan, rules: Rules, say: Say) -> Replay:
     """A stream whose first rows are known. The noise that the network learns from them is known from then on."""
     table, times = ordered(table, plan.time)
     table = lagged(table, plan.target, plan.lags)
@@ -334,7 +334,7 @@ class Straight(nn.Module):
         return straight if self.bent is None else straight + self.bent(inputs)
 
 
-def _network(encoder: Encoder, plan: Plan) -> nn.Module:
+def _network(encoder: Encoder, plan: StreamPlan) -> nn.Module:
     return Straight(len(encoder.features), encoder.target.outputs, plan.hidden)
 
 
