@@ -22,10 +22,14 @@ from basinet.testing import Bench, Check, check_method
 class NoisyWeights(GradientMethod):
     """The mode of a posterior that is smoothed by noise on the weights."""
 
-    epochs: int = 30  # passes through the data
-    batch_size: int | None = 128  # examples per step; None: all
-    spread: float = 0.02  # standard deviation of the noise
-    optimizer: bn.optim.Optimizer = bn.optim.Adam(lr=bn.optim.Cosine(peak=3e-3))  # how a gradient becomes a step
+    epochs: int = 30
+    """Passes through the data."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    spread: float = 0.02
+    """Standard deviation of the noise."""
+    optimizer: bn.optim.Optimizer = bn.optim.Adam(lr=bn.optim.Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
 
     def schedule(self, n: int) -> Schedule:
         return Schedule.of_epochs(self.epochs, self.batch_size, n)

@@ -157,7 +157,7 @@ def test_methods_lists_all_and_describes_one():
     listed = invoke("methods").output
     assert "MAP" in listed and "EMA" in listed
     one = invoke("methods", "ema").output
-    assert "horizon" in one and "5.0" in one and "epochs after which" in one
+    assert "horizon" in one and "5.0" in one and "Epochs after which" in one
 
 
 def test_studies_are_listed():

@@ -5,13 +5,13 @@ import os
 import pydoc
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
 
 import basinet as bn
-from basinet.core.documented import comments_on_fields, plain_doc, summary
+from basinet.core.documented import described_fields, documented_fields, plain_doc, summary
 
 ROOT = Path(__file__).parents[1]
 WRONG = [
@@ -64,7 +64,21 @@ def test_a_description_is_whole_and_the_docstring_stays_plain():
     assert not summary(bn.MAP).startswith(" ")
 
 
-def test_comments_on_fields_are_read_over_several_lines():
+def public_dataclasses():
+    rooms = (bn, bn.families, bn.filters, bn.likelihoods, bn.methods, bn.optim, bn.priors, bn.tables, bn.terms)
+    classes = {value for room in rooms for value in vars(room).values() if is_dataclass(value)}
+    return sorted((cls for cls in classes | set(bn.methods.discover().values()) if isinstance(cls, type)), key=repr)
+
+
+def test_every_field_of_a_public_dataclass_is_described():
+    classes = public_dataclasses()
+    missing = [
+        f"{cls.__name__}.{f.name}" for cls in classes for f in fields(cls) if f.name not in documented_fields(cls)
+    ]
+    assert len(classes) > 60 and not missing, "describe them in the docstring below the field"
+
+
+def test_descriptions_of_fields_are_read_over_several_lines():
     source = '''class A:
     """Words: not a field."""
 
@@ -75,8 +89,12 @@ def test_comments_on_fields_are_read_over_several_lines():
     )
     c: str = "#"  # type: ignore[assignment]  # three
     d: int = 4
+    e: float = 1.0  # (), what a docstring replaces
+    """Words
+    on e."""
+    """No words on anything."""
 
     def f(self) -> None:
-        e: int = 5  # no field
+        g: int = 5  # no field
 '''
-    assert comments_on_fields(source) == {"a": "one and more", "b": "two", "c": "three"}
+    assert described_fields(source) == {"a": "one and more", "b": "two", "c": "three", "e": "Words on e."}

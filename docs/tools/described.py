@@ -1,4 +1,4 @@
-"""A griffe extension: the comment on a field of a dataclass is its description in the API reference, too."""
+"""A griffe extension: where a field of a dataclass has no docstring, the comment on it is its description."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Described(Extension):
         if "dataclass" not in " ".join(str(d.value) for d in cls.decorators):
             return
         source = "\n".join(line for line in cls.source.splitlines())
-        for name, text in documented.comments_on_fields(source[source.index("class ") :]).items():
+        for name, text in documented.described_fields(source[source.index("class ") :]).items():
             member = cls.members.get(name)
             if member is not None and member.docstring is None:
                 member.docstring = Docstring(text[0].upper() + text[1:] + ".", parent=member)

@@ -97,12 +97,18 @@ class Averaging(Based, GradientMethod, kind="method"):
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
 
-    base: Method | None = None  # the training that collecting follows; None: MAP(). Not run where start= is given
-    iterates: int = 40  # visited weights that are collected
-    every: int | None = None  # steps from one of them to the next; None: an epoch, as published
-    batch_size: int | None = 128  # examples per step; None: all
-    optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)  # how a gradient becomes a step; lr by val
-    unit_noise: bool = True  # steps under a Gaussian of noise below 1 are as for noise 1, which the step size is for
+    base: Method | None = None
+    """The training after which iterates are collected; None: MAP(). Not run where start= is given."""
+    iterates: int = 40
+    """How many of the visited weights are collected."""
+    every: int | None = None
+    """Steps from one of them to the next; None: an epoch, as published."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)
+    """How a gradient becomes a step; validation data choose its lr."""
+    unit_noise: bool = True
+    """Whether steps under a Gaussian of noise below 1 are taken as for noise 1, which the step size is meant for."""
 
     def __post_init__(self) -> None:
         check_iterates(self.iterates, self.every, self.optimizer)

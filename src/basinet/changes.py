@@ -29,11 +29,16 @@ class RunLength:
     """A stream with sudden changes: `stream = RunLength(bn.online(bn.Kalman(), problem))`, then `stream =
     stream.update(batch)`, and `stream.posterior` predicts: the mixture of all hypotheses."""
 
-    prior: Posterior  # before any data, of one member: what a new run starts from
-    hazard: float = 0.01  # probability that a run ends before a batch
-    keep: int = 10  # hypotheses that stay
-    runs: tuple[Posterior, ...] = ()  # one for each hypothesis; none before the first batch
-    log_weights: tuple[float, ...] = ()  # log probability of each, of sum one
+    prior: Posterior
+    """The posterior of one member before any data, from which a new run starts."""
+    hazard: float = 0.01
+    """Probability that a run ends before a batch."""
+    keep: int = 10
+    """How many hypotheses stay."""
+    runs: tuple[Posterior, ...] = ()
+    """One posterior for each hypothesis; none before the first batch."""
+    log_weights: tuple[float, ...] = ()
+    """The log probability of each hypothesis; the probabilities add up to one."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.prior.recipe, Filter) or len(self.prior) != 1:

@@ -62,13 +62,21 @@ class Diagnosis:
     """What `diagnose` returns; `print` shows it."""
 
     chains: int
-    kept: int  # draws of each chain
+    """How many chains there are."""
+    kept: int
+    """Draws kept of each chain."""
     rows: tuple[Row, ...]
+    """R-hat and effective sample sizes, quantity by quantity."""
     tests: tuple[Finding, ...]
+    """The verdicts, in words."""
     transitions: Transitions | None
+    """Divergences and acceptance; None: the method has none."""
     kinetic: Temperature | None
+    """The temperature of the momenta; None: there are none."""
     configurational: Temperature | None
-    draws: dict[str, Tensor]  # the quantities, (C, K) each, for plots
+    """The temperature of the weights; None: it cannot be measured."""
+    draws: dict[str, Tensor]
+    """The quantities, (C, K) each, for plots."""
 
     @property
     def verdict(self) -> str:

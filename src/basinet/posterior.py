@@ -88,9 +88,13 @@ class Posterior:
     """
 
     parts: tuple[Part, ...]
-    weights: Tensor | None = None  # (M,), of the members; equal where None
-    temperature: Temperature | None = None  # of the predictions, as `bn.temper` finds it; 1 where None
-    conformal: Conformal | None = None  # how predictions become sets or intervals, as `bn.conformal` finds it
+    """Members that were fitted together, with their problem and recipe."""
+    weights: Tensor | None = None
+    """(M,): weights of the members; None: equal."""
+    temperature: Temperature | None = None
+    """Temperature of the predictions, as `bn.temper` finds it; None is 1."""
+    conformal: Conformal | None = None
+    """How predictions become sets or intervals, as `bn.conformal` finds it."""
 
     @staticmethod
     def of(module: nn.Module, problem: Problem) -> Posterior:

@@ -120,6 +120,6 @@ def test_a_method_is_found_without_being_registered_anywhere():
 
 
 def test_its_fields_are_described_where_they_stand():
-    told = documented_fields(EMA)
-    assert [f.name for f in fields(EMA) if not told.get(f.name)] == []
-    assert told["horizon"] == "epochs after which a visited weight counts 1/e of the newest"
+    described = documented_fields(EMA)
+    assert [f.name for f in fields(EMA) if not described.get(f.name)] == []
+    assert described["horizon"] == "Epochs after which a visited weight counts 1/e of the newest."

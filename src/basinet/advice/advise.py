@@ -28,9 +28,12 @@ COUNT = 2  # recipes that are recommended
 class Budget:
     """What may be spent; None: as much as it takes."""
 
-    seconds: float | None = None  # of fitting, on this machine
-    steps: int | None = None  # training steps of one network, over all members
-    passes: int | None = None  # forward passes of the network that one prediction may take
+    seconds: float | None = None
+    """The seconds that fitting may take, on this machine."""
+    steps: int | None = None
+    """Training steps, those of all members added up."""
+    passes: int | None = None
+    """Forward passes of the network that one prediction may take."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -47,14 +50,23 @@ class Advice:
     is around what was given; and what to do `then`. Without a method there is nothing to fit."""
 
     label: str
+    """The name of the recipe, as tables show it."""
     method: Method | None
+    """The recipe; None: there is nothing to fit."""
     members: int
-    around_start: bool  # fit it with start=
+    """How many members it has."""
+    around_start: bool
+    """Whether it is fitted around the trained network, with start=."""
     reasons: tuple[Evidence, ...]
+    """Why it is advised, each with the records it rests on."""
     cost: Cost
-    steps: int  # training steps of one network, over all members
-    passes: float  # forward passes per prediction, or work like it
-    then: str = ""  # what to do with the posterior afterwards, in code; empty: nothing
+    """What it costs, as `bn.cost` estimates it."""
+    steps: int
+    """Training steps, those of all members added up."""
+    passes: float
+    """Forward passes per prediction, or work like it."""
+    then: str = ""
+    """What to do with the posterior afterwards, in code; empty: nothing."""
 
     def __str__(self) -> str:
         seconds = self.cost.fit_seconds

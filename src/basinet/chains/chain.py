@@ -40,13 +40,20 @@ class Chain(Based, kind="method"):
     enough: ClassVar[int] = 6000  # gradients where none are given
     slopes: ClassVar[bool] = True  # whether it takes gradients
 
-    base: Method | None = None  # the training that chains start from; None: MAP(). Not run where start= is given
-    steps: int | None = None  # gradients of each chain, the warm-up included; None: 6,000
-    warmup: int | None = None  # of them before the first draw, in which steps and scales are found; None: a third
-    draws: int = 100  # kept from each chain, evenly spread over the rest
-    more: int = 0  # draws beyond those, spaced as they are: with the pool of a run that has ended, its chains go on
-    chunk: int | None = None  # examples that go through the network at a time; None: all
-    temperature: float = 1.0  # on top of the problem's: 1 is Bayes, below 1 is cold; a list has chains at each
+    base: Method | None = None
+    """The training that chains start from; None: MAP(). Not run where start= is given."""
+    steps: int | None = None
+    """Gradients of each chain, the warm-up included; None: 6,000."""
+    warmup: int | None = None
+    """Gradients before the first draw, in which steps and scales are found; None: a third of all."""
+    draws: int = 100
+    """Draws kept from each chain, evenly spread over the rest."""
+    more: int = 0
+    """Draws beyond those, with the same spacing: with the pool of a run that has ended, its chains continue."""
+    chunk: int | None = None
+    """Examples that go through the network at a time; None: all."""
+    temperature: float = 1.0
+    """A factor on the problem's temperature: 1 is Bayes, below 1 is cold; a list has chains at each."""
 
     def __post_init__(self) -> None:
         if self.draws < 4:

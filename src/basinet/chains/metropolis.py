@@ -61,8 +61,10 @@ class Metropolis(Chain, kind="method"):
     target: ClassVar[float] = 0.8  # acceptance that the step size is found for
     adapts: ClassVar[bool] = False  # whether the length of trajectories is found across chains
 
-    step_size: float | None = None  # of a leapfrog step; None: found in the warm-up, for the acceptance aimed for
-    scaled: bool = True  # whether the warm-up finds how far each parameter spreads; False: all alike
+    step_size: float | None = None
+    """Size of a leapfrog step; None: found in the warm-up, for the acceptance aimed for."""
+    scaled: bool = True
+    """Whether the warm-up finds how far each parameter spreads; False: all alike."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -45,16 +45,25 @@ class Stochastic(Based, kind="method"):
     #                                                                   batches heat less
     grows: ClassVar[str | None] = "more"
 
-    base: Method | None = None  # the training that chains start from; None: MAP(). Not run where start= is given
-    epochs: int | None = None  # passes through the data; None: what makes 3,000 steps, up to 6,000 where data are many
-    batch_size: int | None = 128  # examples per step; None: all
-    lr: float | Rate | None = None  # of the gradient of the loss per example, a number or a rate (Cyclic); None: found
-    #                                 while the chain explores
-    explore: float = 0.5  # share of the run, or of each cycle, before draws are kept
-    quiet: bool = True  # whether cycles explore without noise, by descent alone
-    draws: int = 20  # kept from each chain, evenly spread over the rest
-    more: int = 0  # draws beyond those, spaced as they are: with the pool of a run that has ended, its chains go on
-    temperature: float = 1.0  # on top of the problem's: 1 is Bayes, below 1 is cold
+    base: Method | None = None
+    """The training that chains start from; None: MAP(). Not run where start= is given."""
+    epochs: int | None = None
+    """Passes through the data; None: what makes 3,000 steps, up to 6,000 where data are many."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    lr: float | Rate | None = None
+    """Step size for the gradient of the loss per example, a number or a rate (Cyclic); None: found while the chain
+    explores."""
+    explore: float = 0.5
+    """Share of the run, or of each cycle, before draws are kept."""
+    quiet: bool = True
+    """Whether cycles explore without noise, by descent alone."""
+    draws: int = 20
+    """Draws kept from each chain, evenly spread over the rest."""
+    more: int = 0
+    """Draws beyond those, with the same spacing: with the pool of a run that has ended, its chains continue."""
+    temperature: float = 1.0
+    """A factor on the problem's temperature: 1 is Bayes, below 1 is cold."""
 
     def __post_init__(self) -> None:
         if self.lr is not None and not isinstance(self.lr, Rate) and not 0 < self.lr < math.inf:

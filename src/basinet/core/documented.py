@@ -1,6 +1,7 @@
-"""Reads documentation from where it is written once: the comments on the fields of dataclasses.
+"""Reads documentation from where it is written once: the docstring below each field of a dataclass.
 
-`basinet methods` shows them in a table, `help(basinet.Laplace)` under the docstring of the class.
+`basinet methods` shows them in a table, `help(basinet.Laplace)` under the docstring of the class, editors where a field
+is used. A comment on the line of a field does as well, for shapes and for classes of your own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ASIDE = re.compile(r"(type: ignore|noqa)\S*\s*#?")  # what a comment says to to
 
 
 def documented_fields(cls: type) -> dict[str, str]:
-    """The description of each dataclass field: the comment on it in the class, or in a base class."""
+    """The description of each dataclass field, from the class or from a base class."""
     described: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not is_dataclass(base):
@@ -28,30 +29,33 @@ def documented_fields(cls: type) -> dict[str, str]:
             source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):  # defined in a shell
             continue
-        described |= comments_on_fields(source)
+        described |= described_fields(source)
     return described
 
 
-def comments_on_fields(source: str) -> dict[str, str]:
-    """The comment on each annotated field of a class, from the source of the class: on its lines, and on lines right
-    below them that hold nothing else."""
+def described_fields(source: str) -> dict[str, str]:
+    """What is said of each annotated field of a class, from the source of the class: in the docstring below it, or else
+    in comments on its lines and on lines right below them that hold nothing else."""
     lines = source.splitlines()
     comments: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            comments[token.start[0]] = re.sub(
-                r"type: ignore\S*\s*#?|noqa\S*\s*#?", "", token.string.lstrip("# ")
-            ).strip()
+            comments[token.start[0]] = _ASIDE.sub("", token.string.lstrip("# ")).strip()
     described = {}
-    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            last = node.end_lineno or node.lineno
-            words = [comments[n] for n in range(node.lineno, last + 1) if n in comments]
-            while last in range(len(lines)) and lines[last].lstrip().startswith("#"):
-                last += 1
-                words.append(comments[last])
-            if words:
-                described[node.target.id] = " ".join(words)
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    for node, below in zip(body, [*body[1:], None]):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            described[node.target.id] = " ".join(below.value.value.split())
+            continue
+        last = node.end_lineno or node.lineno
+        words = [comments[n] for n in range(node.lineno, last + 1) if n in comments]
+        while last in range(len(lines)) and lines[last].lstrip().startswith("#"):
+            last += 1
+            words.append(comments[last])
+        if any(words):
+            described[node.target.id] = " ".join(words)
     return described
 
 

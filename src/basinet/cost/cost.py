@@ -42,18 +42,31 @@ class Cost:
     """Of fitting a recipe and predicting with what it gives. All are estimates, and the data are not counted."""
 
     method: Method
+    """The recipe."""
     members: int
-    parameters: int  # of one network
-    fit_bytes: int  # the most that is held at once while fitting, base recipes included
-    kept_bytes: int  # of the posterior
-    predict_bytes: int  # beside the posterior, while predicting
-    inputs: int  # that are predicted
-    free_bytes: int  # that may be used: four fifths of what is free, or what the engine was given
-    fit_seconds: float | None  # None: not timed, since it does not fit
+    """How many members it has."""
+    parameters: int
+    """Parameters of one network."""
+    fit_bytes: int
+    """The most that is held at once while fitting, base recipes included."""
+    kept_bytes: int
+    """Bytes of the posterior."""
+    predict_bytes: int
+    """The most that is held while predicting, beside the posterior."""
+    inputs: int
+    """How many inputs are predicted."""
+    free_bytes: int
+    """Bytes that may be used: four fifths of what is free, or what the engine was given."""
+    fit_seconds: float | None
+    """Seconds of fitting; None: not timed, since it does not fit."""
     predict_seconds: float | None
-    passes: float  # forward passes that a member takes to predict an input, or work like it
-    instead: Method | None = None  # where it does not fit: the structure behind it that does
-    basis: str = ""  # what the seconds are based on
+    """Seconds of predicting the inputs; None: not timed."""
+    passes: float
+    """Forward passes that a member takes to predict an input, or work like it."""
+    instead: Method | None = None
+    """If it does not fit: the recipe with a cheaper structure that does."""
+    basis: str = ""
+    """What the seconds are based on."""
 
     @property
     def fits(self) -> bool:

@@ -26,8 +26,10 @@ class Augmentation(Saved, kind="augmentation"):
 class CropFlip(Augmentation):
     """Images (B, C, H, W) padded with zeros, cropped at random to their size, and mirrored half of the time."""
 
-    padding: int = 4  # pixels on each side
-    flip: bool = True  # mirror left and right with probability one half
+    padding: int = 4
+    """Pixels added on each side."""
+    flip: bool = True
+    """Whether left and right are exchanged with probability one half."""
 
     def __post_init__(self) -> None:
         if self.padding < 0:

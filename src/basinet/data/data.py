@@ -39,13 +39,15 @@ class Data:
     Two Data are equal when they are the same object; compare contents with `fingerprint`.
     """
 
-    inputs: Any  # any tree of tensors (a tensor, a tuple, a dict ...), each (N, ...)
+    inputs: Any
+    """Any tree of tensors (a tensor, a tuple, a dict ...), each (N, ...)."""
     targets: Tensor  # (N, ...)
     weights: Tensor | None = (
         None  # (N,), or like targets: multiply the log likelihood, of validation data too; 0 masks; finite, not all 0
     )
     rows: Tensor | None = None  # (M, n): row k lists the examples that member k trains on
-    augment: Augmentation | None = None  # changes the inputs of training batches; nothing else sees it
+    augment: Augmentation | None = None
+    """Changes the inputs of training batches; nothing else sees it."""
 
     def __post_init__(self) -> None:
         flat, spec = pytree.tree_flatten_with_path(self.inputs)

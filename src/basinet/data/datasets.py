@@ -24,19 +24,33 @@ class Splits:
     """A data set cut for training, tuning and testing. Statistics for scaling come only from `train`."""
 
     name: str
+    """The name of the set."""
     train: Data
+    """What networks are trained on."""
     val: Data
+    """What training, temperatures and noise are judged by."""
     test: Data
-    ood: Data | None = None  # inputs from where training had none
-    classes: int | None = None  # None: regression
-    description: str = ""  # one sentence
+    """What scores are for."""
+    ood: Data | None = None
+    """Inputs from where training had none."""
+    classes: int | None = None
+    """The number of classes; None: regression."""
+    description: str = ""
+    """One sentence."""
     class_names: tuple[str, ...] | None = None
+    """Names of the classes."""
     feature_names: tuple[str, ...] | None = None
-    target_mean: float = 0.0  # targets are (original - target_mean) / target_sd
+    """Names of the inputs."""
+    target_mean: float = 0.0
+    """The mean that was subtracted: targets are (original - target_mean) / target_sd."""
     target_sd: float = 1.0
-    image: tuple[int, ...] | None = None  # height and width, where inputs are images as rows of numbers
-    ood_name: str = ""  # what `ood` is
-    exchangeable: bool = True  # whether training and validation examples may change places: not where time parts them
+    """What targets were divided by."""
+    image: tuple[int, ...] | None = None
+    """Height and width, where inputs are images as rows of numbers."""
+    ood_name: str = ""
+    """What the inputs of `ood` are."""
+    exchangeable: bool = True
+    """Whether training and validation examples could be exchanged: not if they are split by time."""
 
     @property
     def kind(self) -> Literal["classes", "labels", "real"]:

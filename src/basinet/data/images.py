@@ -19,16 +19,27 @@ class ImageSet:
     """What is known of an image set before its files are read."""
 
     name: str
+    """The name of the set."""
     description: str
+    """One sentence."""
     classes: int
-    val: float  # the share of the training part that is kept for validation
-    shape: tuple[int, int, int]  # of an image
+    """The number of classes."""
+    val: float
+    """The share of the training part that is kept for validation."""
+    shape: tuple[int, int, int]
+    """Shape of an image."""
     class_names: tuple[str, ...] | None = None
-    folders: tuple[str, ...] = ()  # in which its files come, beside the folder itself
-    binary: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # files of train and test, CIFAR's binary version
-    python: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # the same, CIFAR's Python version
-    label_bytes: int = 1  # in a record of the binary version; the last is the class
-    label_key: str = "labels"  # in a batch of the Python version
+    """Names of the classes."""
+    folders: tuple[str, ...] = ()
+    """Folders where its files may lie, beside the folder itself."""
+    binary: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Files of train and test, CIFAR's binary version."""
+    python: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Files of train and test, CIFAR's Python version."""
+    label_bytes: int = 1
+    """Bytes of labels in a record of the binary version; the last is the class."""
+    label_key: str = "labels"
+    """The key of labels in a batch of the Python version."""
 
 
 def read_images(known: ImageSet, folder: Path | str) -> dict[str, Labelled]:

@@ -47,17 +47,28 @@ class Stream:
     Where norm layers need more than one example, training passes over a batch of one.
     """
 
-    source: Any  # an iterable of batches that can be iterated again, or a function that returns a fresh iterator
-    n: int  # N, that of the posterior: it is never counted
-    target: str | None = None  # the key of the targets in dict batches; None: the one of TARGETS that is there
-    weight: str | None = None  # the key of the weights in dict batches; None: they have none
-    name: str | None = None  # what a pool knows the data by; change it with them
-    prefetch: int = 2  # batches that a thread reads ahead and moves to the device; 0: no thread
-    augment: Augmentation | None = None  # changes the inputs of training batches
-    seed: int = 0  # of what the iterable draws from torch's global generator; `fit` sets its own
-    device: torch.device | str | None = None  # where batches go; None: they stay where they are
-    dtype: torch.dtype | None = None  # of their floating tensors; None: as they are
-    seen: dict[str, Any] = field(default_factory=dict)  # what was read and checked once, shared by copies
+    source: Any
+    """An iterable of batches that can be iterated again, or a function that returns a fresh iterator."""
+    n: int
+    """N, the number of examples, which the posterior depends on: it is never counted."""
+    target: str | None = None
+    """The key of the targets in dict batches; None: the one of TARGETS that is there."""
+    weight: str | None = None
+    """The key of the weights in dict batches; None: they have none."""
+    name: str | None = None
+    """What a pool knows the data by; change it with them."""
+    prefetch: int = 2
+    """Batches that a thread reads ahead and moves to the device; 0: no thread."""
+    augment: Augmentation | None = None
+    """Changes the inputs of training batches."""
+    seed: int = 0
+    """The seed of what the iterable draws from torch's global generator; `fit` sets its own."""
+    device: torch.device | str | None = None
+    """Where batches go; None: they stay where they are."""
+    dtype: torch.dtype | None = None
+    """The type of their floating-point tensors; None: as they are."""
+    seen: dict[str, Any] = field(default_factory=dict)
+    """What was read and checked once, shared by copies."""
 
     def __post_init__(self) -> None:
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:

@@ -43,7 +43,8 @@ class GradientMethod(Method, kind="method"):
     `step.lift` computes functions of one member. Everything else is the same for all of them, and written here once.
     """
 
-    optimizer: Optimizer  # how a gradient becomes a step; final classes give it a default
+    optimizer: Optimizer
+    """How a gradient becomes a step; final classes give it a default."""
 
     @property
     def best(self) -> bool:

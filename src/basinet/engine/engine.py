@@ -35,21 +35,33 @@ from .workers import refuse_while_importing
 class Engine:
     """Where and how members run. Every field has a sensible default, and the choice is printed in one line."""
 
-    device: str | None = None  # "cpu", "cuda", "cuda:1"; default: the GPU if there is one
-    dtype: torch.dtype | None = None  # of floating-point parameters and data; default: as the network is built
-    autocast: torch.dtype | None = None  # compute matrix products in this dtype, torch.bfloat16 say; default: in dtype
-    strategy: Strategy | None = None  # "stacked", "streams" (GPU) or "loop"; default: the faster one in a short trial
-    compile: bool | None = None  # compile loss and gradient; default: if the run is long enough to gain from it
-    processes: int | None = None  # over which members are spread, each with a GPU or a share of a CPU; default: as many
-    # as there are GPUs, or on a CPU cores for strategy "loop" and one for "stacked", where the run is long enough
-    group: int | None = None  # members that train side by side, at most; default: as many as fit in memory, or 8 where
-    # they are spread over a cluster
-    executor: str | None = None  # "ray" or "ray:ADDRESS" trains on a Ray cluster; default: on this machine
-    memory: int | None = None  # bytes that members may take; default: four fifths of what is free
-    checkpoint: float = 60.0  # seconds between checkpoints, which are written if fit is given a pool
-    deterministic: bool = False  # choose how members run by rules, not by timing or free memory: the
-    # same command gives the same members to the bit, where another plan would give them up to rounding
-    progress: bool | None = None  # show a progress bar; default: where the error stream is a terminal
+    device: str | None = None
+    """Such as "cpu", "cuda" or "cuda:1"; default: the GPU if there is one."""
+    dtype: torch.dtype | None = None
+    """Type of floating-point parameters and data; default: as the network is built."""
+    autocast: torch.dtype | None = None
+    """Compute matrix products in this type, such as torch.bfloat16; default: in dtype."""
+    strategy: Strategy | None = None
+    """How members run: "stacked", "streams" (GPU) or "loop"; default: the faster one in a short trial."""
+    compile: bool | None = None
+    """Compile loss and gradient; default: if the run is long enough to gain from it."""
+    processes: int | None = None
+    """Over which members are spread, each with a GPU or a share of a CPU; default: as many as there are GPUs, or on a
+    CPU cores for strategy "loop" and one for "stacked", where the run is long enough."""
+    group: int | None = None
+    """Members that train side by side, at most; default: as many as fit in memory, or 8 where they are spread over a
+    cluster."""
+    executor: str | None = None
+    """Set to "ray" or "ray:ADDRESS", it trains on a Ray cluster; default: on this machine."""
+    memory: int | None = None
+    """Bytes that members may take; default: four fifths of what is free."""
+    checkpoint: float = 60.0
+    """Seconds between checkpoints, which are written if fit is given a pool."""
+    deterministic: bool = False
+    """Choose how members run by rules, not by timing or free memory: the same command gives the same members to the
+    bit, where another plan would give them up to rounding."""
+    progress: bool | None = None
+    """Show a progress bar; default: where the error stream is a terminal."""
 
     def __post_init__(self) -> None:
         if self.strategy not in (None, *STRATEGIES):

@@ -272,7 +272,8 @@ class Based(Method, kind="method"):
     """A method whose members start where those of another recipe end, which `fit` trains before, unless it is given a
     start. It sees the problem as that recipe does."""
 
-    base: Method | None = None  # finds where members start, unless `fit` is given a start; None: MAP()
+    base: Method | None = None
+    """The recipe that finds where members start, unless `fit` is given a start; None: MAP()."""
 
     def adapt(self, problem: Problem) -> Problem:
         return problem if self.base is None else self.base.adapt(problem)

@@ -14,7 +14,9 @@ class Delta(Family):
     """The point mass at (params, buffers)."""
 
     params: Params
+    """The parameters."""
     buffers: Params
+    """Norm statistics and other buffers of the network."""
 
     def sample(self, noise: Noise) -> Point:
         return Point(self.params, self.buffers)

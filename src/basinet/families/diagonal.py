@@ -17,8 +17,11 @@ class Diagonal(Family):
     """N(centre, diag(scale^2))."""
 
     centre: Params
-    scale: Params  # standard deviations
+    """The mean."""
+    scale: Params
+    """Standard deviations."""
     buffers: Params
+    """Norm statistics and other buffers of the network."""
 
     def sample(self, noise: Noise) -> Point:
         z = noise.normal_params(self.centre)

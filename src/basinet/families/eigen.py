@@ -17,10 +17,12 @@ class Eigen(Family):
     """Variance `variance` along K orthonormal directions, 1 / `precision` across all others."""
 
     centre: Params
+    """The mean."""
     basis: Params  # leaves (K, *shape): the directions, orthonormal over all leaves together
     variance: Tensor  # (K,)
     precision: Tensor  # ()
     buffers: Params
+    """Norm statistics and other buffers of the network."""
 
     def sample(self, noise: Noise) -> Point:
         z = noise.normal_params(self.centre)

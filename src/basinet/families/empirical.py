@@ -16,7 +16,8 @@ class Empirical(Family):
 
     params: Params  # leaves (K, ...)
     buffers: Params  # leaves (K, ...)
-    count: int  # K
+    count: int
+    """K, the number of points."""
 
     def sample(self, noise: Noise) -> Point:
         return self._at(noise.integers(1, self.count)[0])

@@ -14,10 +14,13 @@ from .family import Family, family
 class Flow(Family):
     """The maps of `flows.py` after draws of a family, over all P elements of its params in the order of `ravel`."""
 
-    before: Family  # Diagonal or Full: what the maps are applied to
+    before: Family
+    """Diagonal or Full: what the maps are applied to."""
     maps: Params  # leaves (T, ...)
-    centre: Params  # the mean, which has no closed form: that of many draws
-    flow: str  # the kind of the maps
+    centre: Params
+    """The mean, which has no closed form: that of many draws."""
+    flow: str
+    """The kind of the maps."""
 
     def sample(self, noise: Noise) -> Point:
         point = self.before.sample(noise)

@@ -17,8 +17,10 @@ class Full(Family):
     """N(centre, factor factor'), over all P elements of the params in the order of `ravel`."""
 
     centre: Params
+    """The mean."""
     factor: Tensor  # (P, P), lower triangular with a positive diagonal
     buffers: Params
+    """Norm statistics and other buffers of the network."""
 
     def sample(self, noise: Noise) -> Point:
         z = noise.normal(self.factor[0])

@@ -22,10 +22,12 @@ class Kronecker(Family):
     """
 
     centre: Params
+    """The mean."""
     left: Params  # (o, o), orthonormal columns
     right: Params  # (i, i), orthonormal columns
     variance: Params  # (o, i), in the basis of left and right
     buffers: Params
+    """Norm statistics and other buffers of the network."""
 
     def sample(self, noise: Noise) -> Point:
         z = noise.normal_params(self.centre)

@@ -27,9 +27,12 @@ class LowRank(Family):
     """N(centre, diag(diagonal) + sum_k columns_k columns_k')."""
 
     centre: Params
-    diagonal: Params  # variances; a density needs them above 0
+    """The mean."""
+    diagonal: Params
+    """Variances; a density needs them above 0."""
     columns: Params  # leaves (K, ...)
     buffers: Params
+    """Norm statistics and other buffers of the network."""
 
     def sample(self, noise: Noise) -> Point:
         z = noise.split("diagonal").normal_params(self.centre)

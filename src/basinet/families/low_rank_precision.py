@@ -25,9 +25,12 @@ class LowRankPrecision(Family):
     """N(centre, (diag(precision) + sum_k columns_k columns_k')^-1)."""
 
     centre: Params
-    precision: Params  # the diagonal, above 0
+    """The mean."""
+    precision: Params
+    """The diagonal, above 0."""
     columns: Params  # leaves (K, ...); columns of zeros count for nothing
     buffers: Params
+    """Norm statistics and other buffers of the network."""
 
     def sample(self, noise: Noise) -> Point:
         z = ravel(noise.normal_params(self.centre))

@@ -16,6 +16,7 @@ class Mixture(Family):
     """sum_k weights_k components_k; `components` is one stacked family, its leaves (K, ...)."""
 
     components: Family
+    """One family with an axis for the components."""
     weights: Tensor  # (K,), sums to one
 
     def sample(self, noise: Noise) -> Point:

@@ -15,7 +15,9 @@ class Partial(Family):
     independent. The order of the params is that of `rest`, then that of `part`."""
 
     rest: Family
+    """Over the parameters that the part does not have."""
     part: Family
+    """Over the parameters that it is about."""
 
     def sample(self, noise: Noise) -> Point:
         rest = self.rest.sample(noise.split("rest"))

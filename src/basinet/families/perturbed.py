@@ -22,9 +22,12 @@ class Perturbed(Family):
     rank r, which has a density only in the directions of S."""
 
     centre: Params
+    """The point that is perturbed, which is the mean."""
     sigma: Params  # (), the standard deviation of each tensor that is perturbed
     buffers: Params
-    uniform: bool = False  # z uniform on +-sqrt(3), rather than normal
+    """Norm statistics and other buffers of the network."""
+    uniform: bool = False
+    """Whether z is uniform on +-sqrt(3) rather than normal."""
     span: Params = field(default_factory=dict)  # (rows, r), of tensors whose noise is of low rank
 
     def sample(self, noise: Noise) -> Point:

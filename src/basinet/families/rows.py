@@ -17,9 +17,11 @@ class Rows(Family):
     """Row c of the matrix, with element c of the bias behind it if there is one, is N(centre_c, factor_c factor_c')
     of D elements."""
 
-    centre: Params  # one matrix (C, ...), and a bias (C,) or none
+    centre: Params
+    """One matrix (C, ...), and a bias (C,) or none."""
     factor: Tensor  # (C, D, D), lower triangular with a positive diagonal
     buffers: Params
+    """Norm statistics and other buffers of the network."""
 
     def sample(self, noise: Noise) -> Point:
         z = noise.normal(self.factor[..., 0])  # (C, D)

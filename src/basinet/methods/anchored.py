@@ -50,12 +50,17 @@ class Anchored(GradientMethod):
 
     randomised: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples per step; None: all
-    target_noise: bool | None = None  # fixed Gaussian noise on each target; None: where the likelihood is Gaussian
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
-    #                              where epochs is None, else never
+    epochs: int | None = None
+    """Passes through the data; None: until done, within 3,000 to 6,000 steps, or 10."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    target_noise: bool | None = None
+    """Whether each target gets Gaussian noise that stays fixed; None: if the likelihood is Gaussian."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL until a member stops, at its best; None: 60 where epochs is None, else
+    never."""
 
     def adapt(self, problem: Problem) -> Problem:
         """The same problem; raises where it has no anchors or no noise to add."""

@@ -52,14 +52,21 @@ class BatchEnsemble(GradientMethod):
 
     usual: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples per step; None: all
-    count: int = 8  # points that share the weights
-    sd: float = 0.5  # of the factors around one, in the beginning
-    fixed: bool = False  # leave the factors as they begin
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
-    #                              where epochs is None, else never
+    epochs: int | None = None
+    """Passes through the data; None: until done, within 3,000 to 6,000 steps, or 10."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    count: int = 8
+    """Points that share the weights."""
+    sd: float = 0.5
+    """Standard deviation of the factors around one, in the beginning."""
+    fixed: bool = False
+    """Whether the factors stay as they begin."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL until a member stops, at its best; None: 60 where epochs is None, else
+    never."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.count, int) and self.count >= 1):

@@ -31,12 +31,17 @@ class EMA(GradientMethod):
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "refresh"
 
-    epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples per step; None: all
-    horizon: float = 5.0  # epochs after which a visited weight counts 1/e of the newest
-    optimizer: Optimizer = Adam(lr=3e-3)  # how a gradient becomes a step; constant, since the average does the settling
-    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
-    #                              where epochs is None, else never
+    epochs: int | None = None
+    """Passes through the data; None: until done, within 3,000 to 6,000 steps, or 10."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    horizon: float = 5.0
+    """Epochs after which a visited weight counts 1/e of the newest."""
+    optimizer: Optimizer = Adam(lr=3e-3)
+    """How a gradient becomes a step; constant, since the average does the settling."""
+    patience: int | None = None
+    """Reports without a lower validation NLL until a member stops, at its best; None: 60 where epochs is None, else
+    never."""
 
     def __post_init__(self) -> None:
         if not 0 < self.horizon < math.inf:

@@ -69,15 +69,24 @@ class FlowVI(Based, GradientMethod):
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
 
-    base: Method | None = None  # finds the normal that is bent, where fit is given no start; None: MAP(), a point
-    epochs: int | None = 20  # passes through the data, as published; None: 3,000 steps, up to 6,000
-    batch_size: int | None = 128  # examples per step; None: all
-    optimizer: Optimizer = Adam(lr=Cosine(peak=1e-3))  # how a gradient becomes a step
-    flow: Literal["radial", "planar", "coupling"] = "radial"  # of the maps; coupling is RealNVP
-    maps: int = 10  # maps in a row; 0 is the normal itself
-    where: str | tuple[str, ...] | None = None  # around a point: patterns of names that are random; None: all
-    scale: float = 0.02  # around a point: standard deviations at the start
-    draws: int = 4  # of the weights per step, whose gradients are averaged
+    base: Method | None = None
+    """The recipe that finds the normal that is bent, if fit is given no start; None: MAP(), a point."""
+    epochs: int | None = 20
+    """Passes through the data, as published; None: 3,000 steps, up to 6,000."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=1e-3))
+    """How a gradient becomes a step."""
+    flow: Literal["radial", "planar", "coupling"] = "radial"
+    """The kind of the maps; coupling is RealNVP."""
+    maps: int = 10
+    """Maps in a row; 0 is the normal itself."""
+    where: str | tuple[str, ...] | None = None
+    """Around a point: patterns of names that are random; None: all."""
+    scale: float = 0.02
+    """Around a point: standard deviations at the start."""
+    draws: int = 4
+    """Draws of the weights per step, whose gradients are averaged."""
 
     def __post_init__(self) -> None:
         if self.flow not in flows.KINDS:

@@ -62,11 +62,16 @@ class FoRDE(GradientMethod):
 
     coupled: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples per step, the same for all members; None: all
-    repulsion: float | Literal["paper"] = "paper"  # 1 is Bayes, 0 is a deep ensemble, "paper" is N / batch_size
-    lengthscales: float | Literal["identity", "pca"] = "pca"  # Sigma; a number is alpha: 0 identity, 1 pca, .2 tuned
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
+    epochs: int | None = None
+    """Passes through the data; None: what makes 3,000 to 6,000 steps, or 10."""
+    batch_size: int | None = 128
+    """Examples per step, the same for all members; None: all."""
+    repulsion: float | Literal["paper"] = "paper"
+    """Strength: 1 is Bayes, 0 is a deep ensemble, "paper" is N / batch_size."""
+    lengthscales: float | Literal["identity", "pca"] = "pca"
+    """Sigma; a number is alpha: 0 identity, 1 pca, .2 tuned."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
 
     def __post_init__(self) -> None:
         given, scales = self.repulsion, self.lengthscales

@@ -58,18 +58,28 @@ class Shape(NamedTuple):
 class GaussianVI(GradientMethod):
     """A normal distribution with correlated parameters, by maximising the ELBO: low rank, or full where it is small."""
 
-    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes
-    batch_size: int | None = 128  # examples per step; None: all
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL (of draws) until a member stops, at its best;
-    #                              None: 60 where epochs is None, else never
-    structure: Literal["full", "low-rank"] = "low-rank"  # of the covariance
-    rank: int = 5  # K, columns of a low-rank covariance beside its diagonal
-    where: str | tuple[str, ...] | None = None  # patterns of names that are random; None: all of the network's
-    scale: float = 0.03  # standard deviations at the start
-    pace: float = 0.2  # steps of the diagonal's logarithms, in those of the means: as fast as these, deviations
-    #                    outgrow what was learned
-    draws: int = 1  # of the weights per step, whose gradients are averaged
+    epochs: int | None = None
+    """Passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL (of draws) until a member stops, at its best; None: 60 where epochs is
+    None, else never."""
+    structure: Literal["full", "low-rank"] = "low-rank"
+    """Structure of the covariance."""
+    rank: int = 5
+    """K, columns of a low-rank covariance beside its diagonal."""
+    where: str | tuple[str, ...] | None = None
+    """Patterns of names that are random; None: all of the network's."""
+    scale: float = 0.03
+    """Standard deviations at the start."""
+    pace: float = 0.2
+    """Steps of the diagonal's logarithms, in those of the means: as fast as these, deviations outgrow what was learned.
+    """
+    draws: int = 1
+    """Draws of the weights per step, whose gradients are averaged."""
 
     def __post_init__(self) -> None:
         if self.structure not in STRUCTURES:

@@ -36,10 +36,14 @@ class HMC(Metropolis):
 
     enough: ClassVar[int] = 6000
 
-    length: float | Literal["chees", "prior"] = "chees"  # of trajectories, or how it is found
-    leapfrog: int = 64  # steps of a trajectory at most; fewer where steps= would not last for all draws
-    jitter: bool = True  # lengths vary by up to 40 %, so that no period is met
-    acceptance: float = 0.8  # that the step size is found for
+    length: float | Literal["chees", "prior"] = "chees"
+    """Length of trajectories, or how it is found."""
+    leapfrog: int = 64
+    """The most steps of a trajectory; fewer if steps= would not last for all draws."""
+    jitter: bool = True
+    """Whether lengths vary, by up to 40 %, so that no period is met."""
+    acceptance: float = 0.8
+    """The acceptance for which the step size is found."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -71,22 +71,29 @@ class IVON(Method):
     """A normal distribution with independent parameters whose variances come from the curvature that noisy gradients
     show (improved variational online Newton). The prior must be normal."""
 
-    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes
-    batch_size: int | None = 128  # examples per step; None: all
-    patience: int | None = None  # reports without a lower validation NLL (of draws) until a member stops, at its best;
-    #                              None: 60 where epochs is None, else never
-    lr: float | Rate = Cosine(peak=0.2)  # learning rate, times min(h0 + delta, 1) over h + delta
-    curvature: float | None = None  # h0, that of the loss per example at the start; None: 0.5, or up to 5 where q
-    #                                 would else start with standard deviations above 0.03, too wide to learn
-    betas: tuple[float, float] = (0.9, 0.999)  # part kept of the gradient's mean and of the curvature, in [0, 1); the
-    #                                            second 0.99999 for hundreds of thousands of steps, as published
-    clip: float | None = 1.0  # largest size of an element's step before lr (h0 + delta); None: any, with which steep
-    #                           losses, such as that of a small noise, throw the weights far off before h knows of them
-    draws: int = 1  # of the weights per step
-    accumulate: int = (
-        1  # passes in which a batch is computed, one after another, in the memory of its parts; the step is
-    )
-    #                      that of the whole batch, at one draw
+    epochs: int | None = None
+    """Passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    patience: int | None = None
+    """Reports without a lower validation NLL (of draws) until a member stops, at its best; None: 60 where epochs is
+    None, else never."""
+    lr: float | Rate = Cosine(peak=0.2)
+    """Learning rate, multiplied by min(h0 + delta, 1) / (h + delta)."""
+    curvature: float | None = None
+    """h0, that of the loss per example at the start; None: 0.5, or up to 5 where q would else start with standard
+    deviations above 0.03, too wide to learn."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Part kept of the gradient's mean and of the curvature, in [0, 1); the second 0.99999 for hundreds of thousands of
+    steps, as published."""
+    clip: float | None = 1.0
+    """Largest size of an element's step before lr (h0 + delta); None: any, with which steep losses, such as that of a
+    small noise, throw the weights far off before h knows of them."""
+    draws: int = 1
+    """Draws of the weights per step."""
+    accumulate: int = 1
+    """Passes in which a batch is computed, one after another, in the memory of its parts; the step is that of the whole
+    batch, at one draw."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.lr, Rate) and not 0 <= self.lr < math.inf:

@@ -75,17 +75,28 @@ class Laplace(Based):
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     terms: ClassVar[bool] = False
 
-    structure: Structure | None = None  # of the covariance; None: full for up to 1,000 parameters, else kronecker
-    where: Where = "last"  # which parameters: patterns of names; "last": what the output comes from, cheap; None: all
-    curvature: Kind = "ggn"  # ggn, fisher (from the targets' gradients), or hessian: exact, for a linear last layer
-    subset: int | None = None  # examples whose curvature stands for all N, drawn at random; None: all examples
-    labels: int | None = None  # labels drawn per example in place of all outputs, for many classes; None: exact
-    rank: int = 20  # directions that structure "low-rank" keeps
-    prior_precision: float | str | None = None  # a number, prior or layers; None: validation with val, else marglik
-    learned: tuple[float, ...] | None = None  # precision of each tensor's prior, where the start learned it; None: not
-    noise: Literal["marglik"] | None = None  # choose the learned noise of a Gaussian by marginal likelihood; None: no
-    via: Via = "linear"  # how it predicts: by the linear function whose curvature this is, or sample, probit, bridge
-    batch_size: int | None = 256  # examples at a time; None: all. What is found does not depend on it
+    structure: Structure | None = None
+    """Structure of the covariance; None: full for up to 1,000 parameters, else kronecker."""
+    where: Where = "last"
+    """Which parameters: patterns of names; "last": what the output comes from, cheap; None: all."""
+    curvature: Kind = "ggn"
+    """One of ggn, fisher (from the targets' gradients) and hessian (exact, for a linear last layer)."""
+    subset: int | None = None
+    """Examples whose curvature stands for all N, drawn at random; None: all examples."""
+    labels: int | None = None
+    """Labels drawn per example in place of all outputs, for many classes; None: exact."""
+    rank: int = 20
+    """How many directions structure "low-rank" keeps."""
+    prior_precision: float | str | None = None
+    """A number, "prior" or "layers"; None: by validation data if given, else by marginal likelihood."""
+    learned: tuple[float, ...] | None = None
+    """Precision of each tensor's prior, if the start learned it; None: it did not."""
+    noise: Literal["marglik"] | None = None
+    """Choose the learned noise of a Gaussian by marginal likelihood; None: no."""
+    via: Via = "linear"
+    """How it predicts: by the linear function whose curvature this is, or sample, probit, bridge."""
+    batch_size: int | None = 256
+    """Examples at a time; None: all. The result does not depend on it."""
 
     def __post_init__(self) -> None:
         if self.structure is not None and self.structure not in STRUCTURES:

@@ -43,10 +43,14 @@ class LIT(GradientMethod):
 
     coupled: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples per step, the same for all members; None: all
-    strength: float = 0.1  # of the penalty, in units of the loss of one example, for each pair; 0 is a deep ensemble
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
+    epochs: int | None = None
+    """Passes through the data; None: what makes 3,000 to 6,000 steps, or 10."""
+    batch_size: int | None = 128
+    """Examples per step, the same for all members; None: all."""
+    strength: float = 0.1
+    """Strength of the penalty, in units of the loss of one example, for each pair; 0 is a deep ensemble."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf:

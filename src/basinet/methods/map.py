@@ -51,17 +51,28 @@ class MAP(GradientMethod):
 
     usual: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: until done, within 3,000 steps, up to 6,000
-    #                            where that is 32 passes, and 10 passes where that is more
-    batch_size: int | None = 128  # examples per step; None: all
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
-    #                              where epochs is None, else never
-    prior_precision: str | None = None  # learn a factor of the prior's: "marglik" one, "layers" one per layer; None: no
-    noise: str | None = None  # learned noise by "marglik" of a Gaussian; None: with the parameters, then by validation
-    structure: str = "kronecker"  # of the curvature in the marginal likelihood: or diagonal, cheaper; full, if small
-    every: int = 5  # reports between steps up the marginal likelihood: a pass over the data each, 18 of them at most
-    subset: int | None = None  # examples whose curvature stands for all N, drawn again each time; None: all examples
+    epochs: int | None = None
+    """Passes through the data; None: until done, within 3,000 steps, up to 6,000 where that is 32 passes, and 10 passes
+    where that is more."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL until a member stops, at its best; None: 60 where epochs is None, else
+    never."""
+    prior_precision: str | None = None
+    """Learn a factor on the prior's precision by marginal likelihood: "marglik" one, "layers" one per layer; None: do
+    not."""
+    noise: str | None = None
+    """"marglik": a Gaussian's noise is learned by marginal likelihood; None: with the parameters, then by validation.
+    """
+    structure: str = "kronecker"
+    """Structure of the curvature in the marginal likelihood: kronecker, diagonal (cheaper) or full (if small)."""
+    every: int = 5
+    """Reports between steps up the marginal likelihood, each of which passes over the data; there are at most 18."""
+    subset: int | None = None
+    """Examples whose curvature stands for all N, drawn again each time; None: all examples."""
 
     def __post_init__(self) -> None:
         if self.patience is not None and self.patience < 1:

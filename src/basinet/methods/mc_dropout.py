@@ -52,16 +52,24 @@ class MCDropout(GradientMethod):
     mode: ClassVar[Mode] = "dropout"
     samples: ClassVar[int] = 50
 
-    epochs: int | None = None  # passes through the data; None: until done, as MAP
-    batch_size: int | None = 128  # examples per step; None: all
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL (of the network without dropout) until a
-    #                              member stops, at its best; None: 60 where epochs is None, else never
-    rate: float | None = None  # share that is dropped; None: what the network's own layers have, 0.1 of those put in
-    insert: Literal["before", "after"] | None = None  # put dropout before each weight layer, or after each hidden one
-    #                                                   (before all but the first); None: before, if it has none
-    learned: bool = False  # learn the rate of each layer that dropout is put before (concrete dropout)
-    held: bool = False  # in prediction one mask for all inputs, so that a draw is one function of them
+    epochs: int | None = None
+    """Passes through the data; None: until done, as MAP."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL (of the network without dropout) until a member stops, at its best; None:
+    60 where epochs is None, else never."""
+    rate: float | None = None
+    """Share that is dropped; None: that of the network's own layers, 0.1 in those put in."""
+    insert: Literal["before", "after"] | None = None
+    """Put dropout before each weight layer, or after each hidden one (before all but the first); None: before, if it
+    has none."""
+    learned: bool = False
+    """Learn the rate of each layer that dropout is put before (concrete dropout)."""
+    held: bool = False
+    """Whether predictions use one mask for all inputs, so that a draw is one function of them."""
 
     def __post_init__(self) -> None:
         if self.rate is not None and not 0 < self.rate < 1:

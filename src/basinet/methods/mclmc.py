@@ -71,9 +71,12 @@ class MCLMC(Chain):
 
     enough: ClassVar[int] = 6000
 
-    step_size: float | None = None  # in units of the spreads; None: found in the warm-up
-    length: float | None = None  # after which a chain forgets its direction, in those units; None: found in the warm-up
-    tolerance: float = 5e-4  # variance of the energy error of a step, per dimension; less is slower and closer
+    step_size: float | None = None
+    """Step size in units of the spreads; None: found in the warm-up."""
+    length: float | None = None
+    """Length after which a chain forgets its direction, in those units; None: found in the warm-up."""
+    tolerance: float = 5e-4
+    """Variance of the energy error of a step, per dimension; less is slower and closer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,21 +57,30 @@ class MeanField(GradientMethod):
     problem has terms; which one it was is in `posterior.info["notes"]`.
     """
 
-    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes
-    batch_size: int | None = 128  # examples per step; None: all
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL (of draws) until a member stops, at its best;
-    #                              None: 60 where epochs is None, else never
-    where: str | tuple[str, ...] | None = None  # patterns of names that are random; None: all of the network's
-    scale: float = 0.03  # standard deviations at the start: larger ones keep deep networks from learning
-    pace: float = 0.2  # steps of log s, in those of the means: as fast as these, deviations outgrow what was learned
-    draws: int = 1  # of the weights per step, whose gradients are averaged
-    estimator: Estimator = "auto"  # weights, local, flipout; auto: the one with the least noise that is exact
-    warm_up: float | None = None  # part of the steps over which entropy and prior come in, from 0 to their whole
-    #                               weight; None: 0, or half where the prior is learned, which else shrinks to nothing
-    prior_precision: Literal["elbo", "layers"] | None = (
-        None  # learn a factor of a Normal prior's: one, or one per tensor
-    )
+    epochs: int | None = None
+    """Passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL (of draws) until a member stops, at its best; None: 60 where epochs is
+    None, else never."""
+    where: str | tuple[str, ...] | None = None
+    """Patterns of names that are random; None: all of the network's."""
+    scale: float = 0.03
+    """Standard deviations at the start: larger ones keep deep networks from learning."""
+    pace: float = 0.2
+    """Steps of log s, in those of the means: as fast as these, deviations outgrow what was learned."""
+    draws: int = 1
+    """Draws of the weights per step, whose gradients are averaged."""
+    estimator: Estimator = "auto"
+    """How gradients are estimated: weights, local or flipout; auto: the one with the least noise that is exact."""
+    warm_up: float | None = None
+    """Part of the steps over which entropy and prior come in, from 0 to their whole weight; None: 0, or half where the
+    prior is learned, which else shrinks to nothing."""
+    prior_precision: Literal["elbo", "layers"] | None = None
+    """Learn a factor on the precision of a Normal prior: one, or one per tensor; None: do not."""
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:

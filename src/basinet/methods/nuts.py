@@ -62,10 +62,14 @@ class NUTS(Chain):
 
     enough: ClassVar[int] = 8000
 
-    step_size: float | None = None  # of a leapfrog step; None: found in the warm-up, for the acceptance aimed for
-    depth: int = 8  # doublings at most: 2^depth - 1 gradients a transition; two fewer in the warm-up
-    acceptance: float = 0.8  # mean over a trajectory that the step size is found for
-    scaled: bool = True  # whether the warm-up finds how far each parameter spreads; False: all alike
+    step_size: float | None = None
+    """Size of a leapfrog step; None: found in the warm-up, for the acceptance aimed for."""
+    depth: int = 8
+    """The most doublings: 2^depth - 1 gradients per transition; two fewer in the warm-up."""
+    acceptance: float = 0.8
+    """The mean acceptance over a trajectory for which the step size is found."""
+    scaled: bool = True
+    """Whether the warm-up finds how far each parameter spreads; False: all alike."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,16 +57,25 @@ class PEP(Based):
     needs: ClassVar[frozenset[str]] = frozenset({"val"})
     samples: ClassVar[int] = 25  # as the paper on small networks; it took 10 on ImageNet
 
-    where: str | tuple[str, ...] | None = None  # patterns of names to perturb; None: convolution kernels, else matrices
-    noise: Literal["gaussian", "uniform"] = "gaussian"  # on the weights; sigma is its standard deviation
-    relative: bool = False  # sigma in units of each tensor's root mean square, in place of one size for all
-    rank: int | None = None  # of the noise of each matrix, in the span of that many leading singular vectors; None: any
-    accept: float | None = None  # take the largest sigma that loses at most this much log likelihood per validation
-    #                              example; None: the sigma that has the most
-    draws: int = 10  # perturbed networks that L(sigma) averages, m; in pairs z, -z; the paper took 5 on ImageNet
-    low: float = 1e-4  # where the search for sigma begins; the range is widened where the maximum is at an end
-    high: float = 0.1  # where it ends; the paper found 0.001 to 0.003 on ImageNet, 0.004 to 0.074 on small networks
-    iterations: int = 5  # of golden section or bisection, after a grid of half powers of ten: 5 find sigma to some 10 %
+    where: str | tuple[str, ...] | None = None
+    """Patterns of names to perturb; None: convolution kernels, else matrices."""
+    noise: Literal["gaussian", "uniform"] = "gaussian"
+    """The distribution of the noise on the weights; sigma is its standard deviation."""
+    relative: bool = False
+    """Whether sigma is in units of each tensor's root mean square, in place of one size for all."""
+    rank: int | None = None
+    """Rank of the noise of each matrix, in the span of that many leading singular vectors; None: any."""
+    accept: float | None = None
+    """Take the largest sigma that loses at most this much log likelihood per validation example; None: the sigma that
+    has the most."""
+    draws: int = 10
+    """Perturbed networks that L(sigma) averages, m; in pairs z, -z; the paper took 5 on ImageNet."""
+    low: float = 1e-4
+    """Where the search for sigma begins; the range is widened where the maximum is at an end."""
+    high: float = 0.1
+    """Where it ends; the paper found 0.001 to 0.003 on ImageNet, 0.004 to 0.074 on small networks."""
+    iterations: int = 5
+    """Steps of golden section or bisection, after a grid of half powers of ten: 5 find sigma to some 10 %."""
 
     def __post_init__(self) -> None:
         if self.noise not in ("gaussian", "uniform"):

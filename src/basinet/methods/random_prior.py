@@ -84,12 +84,17 @@ class RandomPrior(GradientMethod):
     The random network is initialised as the network is, from the member's key, and is saved with the buffers.
     """
 
-    epochs: int | None = None  # passes through the data; None: until done, within 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples per step; None: all
-    beta: float = 3.0  # factor of the random network, at least 0; 0 is MAP; torch's small initialisation wants 3 to 10
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until a member stops, at its best; None: 60
-    #                              where epochs is None, else never
+    epochs: int | None = None
+    """Passes through the data; None: until done, within 3,000 to 6,000 steps, or 10."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    beta: float = 3.0
+    """Factor of the random network, at least 0; 0 is MAP; torch's small initialisation needs 3 to 10."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL until a member stops, at its best; None: 60 where epochs is None, else
+    never."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta < math.inf:

@@ -42,7 +42,8 @@ class SGHMC(Stochastic):
 
     usual: ClassVar[bool] = True
 
-    friction: float = 0.1  # share of the velocity that is lost in a step: 1 - momentum
+    friction: float = 0.1
+    """Share of the velocity that is lost in a step: 1 - momentum."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

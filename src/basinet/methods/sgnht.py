@@ -51,8 +51,10 @@ class SGNHT(Stochastic):
 
     order: ClassVar[Literal["shuffled", "independent"]] = "independent"
 
-    friction: float = 0.1  # A, of the noise that is added, and where the thermostat begins
-    response: float = 0.01  # r, how soon the thermostat answers
+    friction: float = 0.1
+    """A, the friction of the noise that is added, where the thermostat begins."""
+    response: float = 0.01
+    """R, how soon the thermostat answers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -41,10 +41,14 @@ class Snapshot(GradientMethod):
 
     usual: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data in all cycles; None: 500 steps a cycle, and at least 5 epochs
-    batch_size: int | None = 128  # examples per step; None: all
-    cycles: int = 5  # snapshots kept, one at the end of each cycle
-    optimizer: Optimizer = Adam(lr=3e-3)  # how a gradient becomes a step; its lr is the peak of every cycle
+    epochs: int | None = None
+    """Passes through the data in all cycles; None: 500 steps per cycle, and at least 5 epochs."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    cycles: int = 5
+    """Snapshots kept, one at the end of each cycle."""
+    optimizer: Optimizer = Adam(lr=3e-3)
+    """How a gradient becomes a step; its lr is the peak of every cycle."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.cycles, int) and self.cycles >= 1):

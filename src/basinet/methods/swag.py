@@ -49,7 +49,8 @@ class SWAG(Averaging):
     usual: ClassVar[bool] = True
     samples: ClassVar[int] = 30  # as published
 
-    rank: int = 20  # the last iterates, whose deviations from the mean are the columns; 20 as published; 0: diagonal
+    rank: int = 20
+    """The last iterates, whose deviations from the mean are the columns; 20 as published; 0: diagonal."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -65,16 +65,25 @@ class VariationalDropout(GradientMethod):
 
     randomised: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes
-    batch_size: int | None = 128  # examples per step; None: all
-    optimizer: Optimizer = Adam(lr=Cosine(peak=5e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL (of draws) until a member stops, at its best;
-    #                              None: 60 where epochs is None, else never
-    where: str | tuple[str, ...] | None = None  # patterns of names with noise; None: all matrices and kernels
-    per: Literal["weight", "unit", "layer"] = "weight"  # what has an alpha: each weight, each input of a layer, a layer
-    divergence: Literal["molchanov", "kingma"] = "molchanov"  # approximation of KL; kingma keeps alpha at most 1
-    warm_up: float = 0.5  # part of the steps over which the divergence comes in, from 0 to its whole weight
-    prune: float | None = 3.0  # ln alpha above which a weight is zero, as published; None: keep all
+    epochs: int | None = None
+    """Passes through the data; None: 3,000 steps, up to 6,000 where that is 32 passes."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=5e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL (of draws) until a member stops, at its best; None: 60 where epochs is
+    None, else never."""
+    where: str | tuple[str, ...] | None = None
+    """Patterns of names with noise; None: all matrices and kernels."""
+    per: Literal["weight", "unit", "layer"] = "weight"
+    """What has an alpha of its own: each weight, each input of a layer, or each layer."""
+    divergence: Literal["molchanov", "kingma"] = "molchanov"
+    """Approximation of KL; kingma keeps alpha at most 1."""
+    warm_up: float = 0.5
+    """Part of the steps over which the divergence comes in, from 0 to its whole weight."""
+    prune: float | None = 3.0
+    """The value of ln alpha above which a weight is zero, as published; None: keep all."""
 
     def __post_init__(self) -> None:
         if self.per not in START:

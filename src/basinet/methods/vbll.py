@@ -56,15 +56,23 @@ class VBLL(GradientMethod):
 
     terms: ClassVar[bool] = False
 
-    epochs: int | None = None  # passes through the data; None: until done, as MAP
-    batch_size: int | None = 128  # examples per step; None: all
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL (of draws) until a member stops, at its best;
-    #                              None: 60 where epochs is None, else never
-    layer: str | None = None  # the name of the last layer; None: the last linear layer of the network
-    structure: Literal["full", "diagonal"] = "full"  # of the covariance of a row
-    scale: float = 0.05  # standard deviations at the start
-    via: Via = "linear"  # how it predicts: the network is linear in its last layer, so this is exact; or sample, probit
+    epochs: int | None = None
+    """Passes through the data; None: until done, as MAP."""
+    batch_size: int | None = 128
+    """Examples per step; None: all."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL (of draws) until a member stops, at its best; None: 60 where epochs is
+    None, else never."""
+    layer: str | None = None
+    """The name of the last layer; None: the last linear layer of the network."""
+    structure: Literal["full", "diagonal"] = "full"
+    """Structure of the covariance of a row."""
+    scale: float = 0.05
+    """Standard deviations at the start."""
+    via: Via = "linear"
+    """How it predicts: the network is linear in its last layer, so this is exact; or sample, probit."""
 
     def __post_init__(self) -> None:
         if self.structure not in ("full", "diagonal"):

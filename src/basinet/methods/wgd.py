@@ -38,8 +38,10 @@ class WGD(Particles):
     ensemble on one batch. `WGD.paper()` has the settings of the reference implementation.
     """
 
-    estimate: str = "kde"  # of the members' score: kde (kernel density; not linear), sge (Stein), ssge (spectral Stein)
-    ridge: float = RIDGE  # eta, added to the kernel's diagonal by sge and ssge
+    estimate: str = "kde"
+    """How the members' score is estimated: kde (kernel density; not linear), sge (Stein), ssge (spectral Stein)."""
+    ridge: float = RIDGE
+    """Eta, added to the kernel's diagonal by sge and ssge."""
 
     @classmethod
     def paper(cls, space: str = "weights", layer: str | None = None) -> WGD:

@@ -82,10 +82,14 @@ class SGDState(NamedTuple):
 class SGD(Optimizer):
     """Stochastic gradient descent. Its weight decay is coupled: see the module's note on priors."""
 
-    lr: float | Rate = 0.1  # learning rate, a number of at least 0 or a schedule
-    momentum: float = 0.0  # part of the velocity kept each step, in [0, 1)
-    nesterov: bool = False  # look ahead along the velocity; needs momentum
-    weight_decay: float = 0.0  # times the parameters, added to the gradient; not scaled by N
+    lr: float | Rate = 0.1
+    """Learning rate, a number of at least 0 or a schedule."""
+    momentum: float = 0.0
+    """Part of the velocity kept each step, in [0, 1)."""
+    nesterov: bool = False
+    """Whether to look ahead along the velocity; needs momentum."""
+    weight_decay: float = 0.0
+    """This part of the parameters is added to the gradient; not scaled by N."""
 
     def __post_init__(self) -> None:
         _check_lr("SGD", self.lr)
@@ -144,10 +148,14 @@ class AdamState(NamedTuple):
 class Adam(Optimizer):
     """Adaptive moments. Its weight decay is coupled: see the module's note on priors."""
 
-    lr: float | Rate = 1e-3  # learning rate, a number of at least 0 or a schedule
-    betas: tuple[float, float] = (0.9, 0.999)  # part kept of the gradient's mean and square, in [0, 1)
-    eps: float = 1e-8  # added to the root of the square, above 0
-    weight_decay: float = 0.0  # times the parameters, added to the gradient; not scaled by N
+    lr: float | Rate = 1e-3
+    """Learning rate, a number of at least 0 or a schedule."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Part kept of the gradient's mean and square, in [0, 1)."""
+    eps: float = 1e-8
+    """Added to the root of the square, above 0."""
+    weight_decay: float = 0.0
+    """This part of the parameters is added to the gradient; not scaled by N."""
 
     def __post_init__(self) -> None:
         _check_adam(self)
@@ -174,10 +182,14 @@ class Adam(Optimizer):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay, which is no Gaussian prior: see the module's note on priors."""
 
-    lr: float | Rate = 1e-3  # learning rate, a number of at least 0 or a schedule
-    betas: tuple[float, float] = (0.9, 0.999)  # part kept of the gradient's mean and square, in [0, 1)
-    eps: float = 1e-8  # added to the root of the square, above 0
-    weight_decay: float = 1e-2  # times the learning rate, the part of the parameters lost each step
+    lr: float | Rate = 1e-3
+    """Learning rate, a number of at least 0 or a schedule."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Part kept of the gradient's mean and square, in [0, 1)."""
+    eps: float = 1e-8
+    """Added to the root of the square, above 0."""
+    weight_decay: float = 1e-2
+    """Multiplied by the learning rate, the part of the parameters that is lost in each step."""
 
     def __post_init__(self) -> None:
         _check_adam(self)

@@ -43,7 +43,8 @@ class Rate(Recipe, ABC, kind="rate"):
 class Constant(Rate):
     """The same value at every step."""
 
-    value: float  # the value, at least 0
+    value: float
+    """The value, at least 0."""
 
     def __post_init__(self) -> None:
         check_nonnegative("Constant", value=self.value)
@@ -58,7 +59,8 @@ class Validated(Rate):
     """A constant that is chosen for each member on validation data, by methods that start from trained networks; where
     there are no such data, `value`."""
 
-    value: float  # what is tried first, at least 0
+    value: float
+    """What is tried first, at least 0."""
 
     def __post_init__(self) -> None:
         check_nonnegative("Validated", value=self.value)
@@ -72,8 +74,10 @@ class Validated(Rate):
 class Linear(Rate):
     """A straight line from `start` at clock 0 to `end` at clock `steps`."""
 
-    start: float  # the value at clock 0, at least 0
-    end: float  # the value at clock `steps`, at least 0
+    start: float
+    """The value at clock 0, at least 0."""
+    end: float
+    """The value at clock `steps`, at least 0."""
 
     def __post_init__(self) -> None:
         check_nonnegative("Linear", start=self.start, end=self.end)
@@ -87,8 +91,10 @@ class Linear(Rate):
 class Cosine(Rate):
     """Half a cosine wave from `peak` at clock 0 to `floor` at clock `steps`."""
 
-    peak: float  # the value at clock 0, at least `floor`
-    floor: float = 0.0  # the value at clock `steps`, at least 0
+    peak: float
+    """The value at clock 0, at least `floor`."""
+    floor: float = 0.0
+    """The value at clock `steps`, at least 0."""
 
     def __post_init__(self) -> None:
         _check_wave("Cosine", self.peak, self.floor)
@@ -105,10 +111,14 @@ class Plateau(Rate):
     0.1 0.1 0.001
     """
 
-    peak: float  # the value at first, at least `floor`
-    floor: float = 0.0  # the value at last, at least 0
-    hold: float = 0.5  # the part of the steps after which it falls
-    end: float = 0.9  # the part after which it has fallen, above `hold`
+    peak: float
+    """The value at first, at least `floor`."""
+    floor: float = 0.0
+    """The value at last, at least 0."""
+    hold: float = 0.5
+    """The part of the steps after which it falls."""
+    end: float = 0.9
+    """The part after which it has fallen, above `hold`."""
 
     def __post_init__(self) -> None:
         _check_wave("Plateau", self.peak, self.floor)
@@ -130,9 +140,12 @@ class Cyclic(Rate):
     `cycles` does not divide `steps`, the last cycle is cut short.
     """
 
-    peak: float  # the value at the start of each cycle, at least `floor`
-    cycles: int  # the number of cycles in the planned steps, at least 1
-    floor: float = 0.0  # the value each cycle falls towards, at least 0
+    peak: float
+    """The value at the start of each cycle, at least `floor`."""
+    cycles: int
+    """The number of cycles in the planned steps, at least 1."""
+    floor: float = 0.0
+    """The value each cycle falls towards, at least 0."""
 
     def __post_init__(self) -> None:
         _check_wave("Cyclic", self.peak, self.floor)
@@ -156,8 +169,10 @@ class WarmUp(Rate):
     W - 1. From clock W on it is the inner schedule at clock t - W of steps - W.
     """
 
-    schedule: Rate  # what follows the rise
-    fraction: float = 0.05  # the part of the steps spent rising, between 0 and 1
+    schedule: Rate
+    """What follows the rise."""
+    fraction: float = 0.05
+    """The part of the steps spent rising, between 0 and 1."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.schedule, Rate):

@@ -22,11 +22,16 @@ from ..problem.likelihoods import ClassLikelihood, CountLikelihood, LabelLikelih
 class Predictive(ABC):
     """The mixture over members and samples. Made by `Posterior.predict`; everything else is computed when asked for."""
 
-    outputs: Tensor  # (M, S, B, *event), what the networks returned
+    outputs: Tensor
+    """(M, S, B, *event): what the networks returned, for each member, sample and input."""
     likelihood: Likelihood
-    learned: Params = field(default_factory=dict)  # the likelihood's own parameters, leaves (M, S, ...)
-    weights: Tensor | None = None  # (M, S), non-negative; equal where None. Normalised when used
-    conformal: Conformal | None = field(default=None, kw_only=True)  # of the posterior, as `bn.conformal` finds it
+    """How targets follow from outputs."""
+    learned: Params = field(default_factory=dict)
+    """The likelihood's own parameters, leaves (M, S, ...)."""
+    weights: Tensor | None = None
+    """(M, S): non-negative weights, normalised when used; None: equal."""
+    conformal: Conformal | None = field(default=None, kw_only=True)
+    """The posterior's thresholds, as `bn.conformal` finds them."""
 
     parts: ClassVar[tuple[str, ...]] = ("aleatoric", "between", "within")  # of the uncertainty, those that it has
 

@@ -46,15 +46,20 @@ class Problem:
     likelihood: another likelihood on other examples, or an equation at collocation points.
     """
 
-    model: Model | Factory | nn.Module  # factory () -> nn.Module, or a module that is re-initialised for each member
-    likelihood: Likelihood  # how targets follow from outputs
-    prior: Prior = Normal(scale=1.0)  # what is believed of the params without data
-    temperature: float = 1.0  # T: 1 is Bayes, below 1 is cold
-    temper: Literal["posterior", "likelihood"] = (
-        "posterior"  # what T divides: likelihood and prior, or only the likelihood
-    )
-    output: Output = None  # what is scored of a network that returns more than a tensor: its place, key or attribute
-    terms: Sequence[Term] = ()  # what else is known: bn.terms.Observations, an Equation of yours
+    model: Model | Factory | nn.Module
+    """A factory () -> nn.Module, or a module that is re-initialised for each member."""
+    likelihood: Likelihood
+    """How targets follow from outputs."""
+    prior: Prior = Normal(scale=1.0)
+    """What is believed of the params without data."""
+    temperature: float = 1.0
+    """T: 1 is Bayes, below 1 is cold."""
+    temper: Literal["posterior", "likelihood"] = "posterior"
+    """What T divides: likelihood and prior, or only the likelihood."""
+    output: Output = None
+    """What is scored if a network returns more than a tensor: its place, key or attribute."""
+    terms: Sequence[Term] = ()
+    """What else is known: bn.terms.Observations, or an Equation of your own."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):

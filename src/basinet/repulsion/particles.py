@@ -38,20 +38,34 @@ class Particles(GradientMethod, kind="method"):
 
     coupled: ClassVar[bool] = True
 
-    epochs: int | None = None  # passes through the data; None: what makes 3,000 to 6,000 steps, or 10
-    batch_size: int | None = 128  # examples per step, the same for all members; None: all
-    space: str = "weights"  # where members see each other: weights, function or features
-    layer: str | None = None  # the submodule whose output is compared, by name, for space "features"
-    extra: int = 0  # inputs added to the batch's for space "function", drawn at each step: normal, with its mean
-    reach: float = 2.0  # standard deviation of extra inputs, in those of the batch, feature by feature
-    prior_draws: int | None = 0  # a step, to tell the prior of outputs by; None: one per member; 0: it pulls on weights
-    kernel: str = "rbf"  # between members: rbf, imq (inverse multiquadric), or linear
-    bandwidth: float | None = None  # h of the kernel, in units of the space; None: by the median at each step
-    repulsion: float = 1.0  # strength relative to the posterior: 1 is Bayes at any N
-    anneal: str = "none"  # how the posterior's pull grows from zero: none, linear, tanh or cyclic
-    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))  # how a gradient becomes a step
-    patience: int | None = None  # reports without a lower validation NLL until all stop, at their best; None: 30
-    #                              where epochs is None, else never
+    epochs: int | None = None
+    """Passes through the data; None: what makes 3,000 to 6,000 steps, or 10."""
+    batch_size: int | None = 128
+    """Examples per step, the same for all members; None: all."""
+    space: str = "weights"
+    """Where members see each other: weights, function or features."""
+    layer: str | None = None
+    """The submodule whose output is compared, by name, for space "features"."""
+    extra: int = 0
+    """Inputs added to the batch's for space "function", drawn at each step: normal, with its mean."""
+    reach: float = 2.0
+    """Standard deviation of extra inputs, in those of the batch, feature by feature."""
+    prior_draws: int | None = 0
+    """Draws per step from which the prior of outputs is estimated; None: one per member; 0: the prior pulls on weights.
+    """
+    kernel: str = "rbf"
+    """The kernel between members: rbf, imq (inverse multiquadric), or linear."""
+    bandwidth: float | None = None
+    """h of the kernel, in units of the space; None: by the median at each step."""
+    repulsion: float = 1.0
+    """Strength relative to the posterior: 1 is Bayes at any N."""
+    anneal: str = "none"
+    """How the posterior's pull grows from zero: none, linear, tanh or cyclic."""
+    optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))
+    """How a gradient becomes a step."""
+    patience: int | None = None
+    """Reports without a lower validation NLL until all stop, at their best; None: 30 where epochs is None, else never.
+    """
 
     def __post_init__(self) -> None:
         self._space(), self._kernel()

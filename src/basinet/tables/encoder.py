@@ -33,8 +33,11 @@ class Encoder(Saved):
     kind: ClassVar[str] = "encoder"
 
     target: Target
+    """How the target is read and what predictions are in its units."""
     columns: tuple[Column, ...]
-    unused: tuple[str, ...] = ()  # columns of the training file that are not inputs
+    """How each column becomes inputs."""
+    unused: tuple[str, ...] = ()
+    """Columns of the training file that are not inputs."""
 
     @property
     def features(self) -> tuple[str, ...]:

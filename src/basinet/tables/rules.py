@@ -19,16 +19,22 @@ class Split(NamedTuple):
 class Rules:
     """What to do with the columns and rows of a table."""
 
-    kind: Literal["classes", "labels", "real"] | None = (
-        None  # of the target; None: several columns are labels; text, booleans and few whole numbers are classes
-    )
-    missing: Literal["refuse", "impute"] = "refuse"  # impute: median or most frequent value, and an input that says so
-    unseen: Literal["refuse", "other"] = "refuse"  # values that training had not; other: they share one input
-    keep: tuple[str, ...] = ()  # columns used though they are constant or look like identifiers
-    drop: tuple[str, ...] = ()  # columns not used
-    categories: tuple[str, ...] = ()  # columns of numbers or dates whose values are names
-    split: str | None = None  # random, time, time:COL, group:COL, column:COL; None: random, with a warning about dates
-    group_duplicates: bool = False  # rows with the same inputs stay on one side of a split at random
+    kind: Literal["classes", "labels", "real"] | None = None
+    """Kind of the target; None: several columns are labels; text, booleans and few whole numbers are classes."""
+    missing: Literal["refuse", "impute"] = "refuse"
+    """Missing cells: refuse them, or impute the median or most frequent value, with an input that marks them."""
+    unseen: Literal["refuse", "other"] = "refuse"
+    """Values that the training rows did not have: refuse them, or let them share one input."""
+    keep: tuple[str, ...] = ()
+    """Columns used though they are constant or look like identifiers."""
+    drop: tuple[str, ...] = ()
+    """Columns not used."""
+    categories: tuple[str, ...] = ()
+    """Columns of numbers or dates whose values are names."""
+    split: str | None = None
+    """One of random, time, time:COL, group:COL, column:COL; None: random, with a warning about dates."""
+    group_duplicates: bool = False
+    """Whether rows with the same inputs stay on one side of a random split."""
 
     def __post_init__(self) -> None:
         closed = {

@@ -27,9 +27,12 @@ _CELLS = 1_000_000  # of a csv file, made at a time when it is written
 class Table:
     """Named columns of equal length; at least one column and one row."""
 
-    name: str  # where it came from, as errors call it
+    name: str
+    """Where it came from, as errors call it."""
     columns: dict[str, Values]
-    notes: tuple[str, ...] = ()  # what a person should know of how it was read
+    """Values by the name of their column."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about how it was read."""
 
     def __post_init__(self) -> None:
         if not self.columns:

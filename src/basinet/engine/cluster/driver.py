@@ -71,7 +71,7 @@ class Cluster:
         self.parcel: Any = None
         self.each: MemberBytes | None = None  # that a member takes in training
         self.finish = 0  # bytes that it takes in the end
-        self.chunk: int | None = None  # of coupled members, of which so many are computed at once
+        self.chunk: int | None = None  # of coupled members, how many of them are computed at once
         _live.append(self)
 
     def plan(self, first: Point, wanted: Sequence[int]) -> Iterator[None]:

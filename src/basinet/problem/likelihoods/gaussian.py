@@ -20,8 +20,10 @@ class Gaussian(RealLikelihood):
     """y = outputs + noise of one standard deviation, or one for each output; known, or learned with the weights (its
     logarithm, flat prior)."""
 
-    noise: Scale = 1.0  # sd of the noise in units of the target: a number or one per output; the start where learned
-    learned: bool = False  # learn it: an entry likelihood.log_noise of the params
+    noise: Scale = 1.0
+    """Standard deviation of the noise in units of the target: a number, or one per output; the start if learned."""
+    learned: bool = False
+    """Whether it is learned, as an entry likelihood.log_noise of the params."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise", checked_scale(self.noise, "noise standard deviation"))

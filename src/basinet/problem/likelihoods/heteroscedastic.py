@@ -29,8 +29,10 @@ from .scales import scale_like
 class Heteroscedastic(RealLikelihood):
     """D targets from 2D outputs on the last axis: the first D are means mu, the last D raw scales rho."""
 
-    floor: float = 1e-3  # least standard deviation, in units of the target: keeps the density bounded
-    learned: bool = False  # learn a factor c on all of the noise: an entry likelihood.log_factor of the params
+    floor: float = 1e-3
+    """Least standard deviation, in units of the target: keeps the density bounded."""
+    learned: bool = False
+    """Whether a factor c on all of the noise is learned, as an entry likelihood.log_factor of the params."""
 
     def __post_init__(self) -> None:
         if not (self.floor >= 0 and math.isfinite(self.floor)):

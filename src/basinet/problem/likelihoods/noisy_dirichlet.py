@@ -25,7 +25,8 @@ class NoisyDirichlet(ClassLikelihood):
     """Normal noise on logits instead of softmax: the posterior of hard labels without a cold temperature. The training
     likelihood is a density over logits, so its values do not compare with those of Categorical; predictions do."""
 
-    alpha: float = 0.01  # what every class gets beside its labels: larger for noisier labels, under-confident from 0.1
+    alpha: float = 0.01
+    """What every class gets beside its labels: larger for noisier labels, under-confident from 0.1."""
 
     def __post_init__(self) -> None:
         if not (self.alpha > 0 and math.isfinite(self.alpha)):

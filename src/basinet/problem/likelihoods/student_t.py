@@ -25,9 +25,12 @@ from .scales import Scale, check_scale_fits, checked_scale, log_scale, scale_lik
 class StudentT(RealLikelihood):
     """Robust regression: targets far from the outputs pull less than under a Gaussian."""
 
-    df: float = 4.0  # nu, degrees of freedom; over 2, where the variance s^2 nu / (nu - 2) exists
-    scale: Scale = 1.0  # s in units of the target: a number, or one per output; the start value where it is learned
-    learned: bool = False  # learn the scale: an entry likelihood.log_scale of the params
+    df: float = 4.0
+    """Nu, degrees of freedom; over 2, where the variance s^2 nu / (nu - 2) exists."""
+    scale: Scale = 1.0
+    """s in units of the target: a number, or one per output; the start if learned."""
+    learned: bool = False
+    """Whether the scale is learned, as an entry likelihood.log_scale of the params."""
 
     def __post_init__(self) -> None:
         if not (self.df > 2 and math.isfinite(self.df)):

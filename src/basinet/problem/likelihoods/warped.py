@@ -22,8 +22,10 @@ from .likelihood import RealLikelihood
 class Warped(RealLikelihood):
     """y = g^-1(w), where w has normal noise."""
 
-    of: RealLikelihood  # of w: Gaussian or Heteroscedastic
-    warp: Warp  # g
+    of: RealLikelihood
+    """The likelihood of w: Gaussian or Heteroscedastic."""
+    warp: Warp
+    """The map g."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, RealLikelihood) or not isinstance(self.warp, Warp):

@@ -36,7 +36,8 @@ class FromFamily(Prior):
     """The density of a family over the same parameters, such as `posterior.family`. It follows the params to their
     device and type; its tensors are saved with the problem."""
 
-    family: Density  # of one member, over the network's parameters; not one made of points
+    family: Density
+    """A family of one member over the network's parameters; not one made of points."""
 
     def __post_init__(self) -> None:
         name = type(self.family).__name__

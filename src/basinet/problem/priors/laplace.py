@@ -19,7 +19,8 @@ class Laplace(Prior):
     """Sparse parameters: theta ~ Laplace(0, scale), of variance 2 scale^2. `scale` is given as for Normal; a rule by
     fan gives this scale, not the standard deviation."""
 
-    scale: Scale = 1.0  # mean of |theta|: number, per layer, or by fan
+    scale: Scale = 1.0
+    """Mean of |theta|: a number, one per layer, or a rule by fan."""
 
     def __post_init__(self) -> None:
         check_scale(self.scale, "scale")

@@ -25,8 +25,10 @@ class Normal(Prior):
     decay lambda is scale = 1 / sqrt(lambda N).
     """
 
-    scale: Scale = 1.0  # standard deviation: number, per layer, or by fan
-    centre: Params | None = None  # the mean; zero where not given. Parameters it does not name have mean zero
+    scale: Scale = 1.0
+    """Standard deviation: a number, one per layer, or a rule by fan."""
+    centre: Params | None = None
+    """The mean; None: zero. Parameters that it does not name have mean zero."""
 
     def __post_init__(self) -> None:
         check_scale(self.scale, "standard deviation")

@@ -19,9 +19,12 @@ class ScaleMixture(Prior):
     """Spike and slab: parameters are either ordinary or close to zero. The paper searched pi in 1/4, 1/2, 3/4,
     scale_1 in exp(0, -1, -2) and scale_2 in exp(-6, -7, -8)."""
 
-    pi: float = 0.5  # probability of the first, between 0 and 1
-    scale_1: float = 1.0  # standard deviation of the first
-    scale_2: float = 0.0025  # standard deviation of the second
+    pi: float = 0.5
+    """Probability of the first component, between 0 and 1."""
+    scale_1: float = 1.0
+    """Standard deviation of the first component."""
+    scale_2: float = 0.0025
+    """Standard deviation of the second component."""
 
     def __post_init__(self) -> None:
         if not 0 < self.pi < 1:

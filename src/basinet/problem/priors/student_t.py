@@ -19,8 +19,10 @@ class StudentT(Prior):
     """Heavy tails: theta = scale T, T of Student's t; most parameters small, a few large. df = 1 is Cauchy. `scale` is
     given as for Normal; a rule by fan gives this scale, not the standard deviation."""
 
-    df: float = 3.0  # nu, degrees of freedom, positive
-    scale: Scale = 1.0  # number, per layer, or by fan
+    df: float = 3.0
+    """Nu, degrees of freedom, positive."""
+    scale: Scale = 1.0
+    """The scale: a number, one per layer, or a rule by fan."""
 
     def __post_init__(self) -> None:
         if not (self.df > 0 and math.isfinite(self.df)):

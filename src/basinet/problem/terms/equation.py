@@ -43,9 +43,12 @@ class Equation(Term, kind="term"):
     Derivatives are those of torch.func. Norm layers that mix the points of a batch have none of a point.
     """
 
-    inputs: Any  # collocation points: any tree of tensors, each (M, ...)
-    scale: float = 1.0  # standard deviation of the residual at a point, in its units
-    batch_size: int | None = None  # points per step, drawn again each time; None: all
+    inputs: Any
+    """Collocation points: any tree of tensors, each (M, ...)."""
+    scale: float = 1.0
+    """Standard deviation of the residual at a point, in its units."""
+    batch_size: int | None = None
+    """Points per step, drawn again each time; None: all."""
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:

@@ -26,11 +26,14 @@ class Observations(Term):
     """Examples with a likelihood of their own, for the same network. They do not count in the data's N, and norm
     statistics are those of the data: in training, these examples are a batch of their own."""
 
-    inputs: Any  # any tree of tensors, each (M, ...)
+    inputs: Any
+    """Any tree of tensors, each (M, ...)."""
     targets: Tensor  # (M, ...)
-    likelihood: Likelihood  # how these targets follow from outputs
+    likelihood: Likelihood
+    """How these targets follow from outputs."""
     weights: Tensor | None = None  # (M,), or like targets: multiply the log likelihood; 0 masks
-    batch_size: int | None = None  # examples per step, drawn again each time; None: all
+    batch_size: int | None = None
+    """Examples per step, drawn again each time; None: all."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.likelihood, Likelihood):
