@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,9 @@ def test_a_difference_is_named_where_it_is_significant_and_can_be_seen(differenc
     row = {"data": "digits", "recipe": "SWAG", "difference": difference, "low": low, "high": high, "nll": 0.1}
     assert word in page_records.judged(row) and bool(word) == bool(page_records.judged(row))
     assert page_records.tied(row) == (difference < page_records.WORTH or low <= 0)
+
+
+@pytest.mark.parametrize("study", sorted(p.stem for p in (ROOT / "docs" / "studies").glob("*.md") if p.stem != "index"))
+def test_every_study_has_a_picture(study):
+    pictures = re.findall(r"!\[[^\]]+\]\(\.\./pictures/([\w-]+\.png)\)", page(f"studies/{study}"))
+    assert pictures and all((ROOT / "docs" / "pictures" / name).exists() for name in pictures)

@@ -227,30 +227,38 @@ def sums() -> list[str]:
 def tables(score: str) -> list[str]:
     """The default ensemble on tables beside one network and the best of the boosted trees, by means over the splits
     that all have; the best in bold. The difference from the trees is paired by splits, with its standard error from
-    three on. Records of today's default count, the last of each."""
-    rows = read("tables")
-    today = next(r["default"] for r in reversed(rows) if r["method"] == "deep ensemble")
-    known = [r for r in rows if r["method"] in TREES or r.get("default") == today]
-    scores = {(r["data"], r["split"], r["method"]): r["scores"] for r in known}
+    three on."""
     cells = []
-    for name in dict.fromkeys(r["data"] for r in known):
-        methods = ("MAP", "deep ensemble", *TREES)
-        splits = [k for k in sorted({k for data, k, _ in scores}) if all((name, k, m) in scores for m in methods)]
-        if not splits:
-            continue
-        each = {m: [scores[name, k, m][score] for k in splits] for m in methods}
+    for name, scores in split_scores().items():
+        each = {m: [x[score] for x in splits] for m, splits in scores.items()}
         trees = min(TREES, key=lambda m: fmean(each[m]))
         means = [fmean(each[m]) for m in ("MAP", "deep ensemble", trees)]
         shown = [f"**{x:.3g}**" if x == min(means) else f"{x:.3g}" for x in means]
         apart = [x - y for x, y in zip(each["deep ensemble"], each[trees])]
         error = f" ± {stdev(apart) / len(apart) ** 0.5:.2g}" if len(apart) > 2 else ""
-        rows_seen = f"{sum(scores[name, k, 'MAP']['n'] for k in splits):,.0f}"
-        inside = f"{fmean(scores[name, k, 'deep ensemble']['coverage_90'] for k in splits):.1%}"
+        ours = scores["deep ensemble"]
+        inside = f"{fmean(x['coverage_90'] for x in ours):.1%}"
         words = [*shown[:2], f"{shown[2]} ({BRIEF.get(trees, trees)})", f"{fmean(apart):+.2g}{error}", inside]
-        cells.append([name.replace("_", " "), str(len(splits)), rows_seen, *words])
+        cells.append([name.replace("_", " "), str(len(ours)), f"{sum(x['n'] for x in ours):,.0f}", *words])
     word = {"nll": "NLL"}.get(score, score.upper())
     heads = [f"{word}, one network", "ensemble", "best trees", "ensemble less trees", "in 90 %"]
     return markdown_table(["set", "splits", "test rows", *heads], cells)
+
+
+def split_scores() -> dict[str, dict[str, list[dict[str, float]]]]:
+    """Of each set of the study `tables`, the scores of one network, of our default ensemble and of trees on the splits
+    that all have. Records of today's default count, the last of each."""
+    rows = read("tables")
+    today = next(r["default"] for r in reversed(rows) if r["method"] == "deep ensemble")
+    known = [r for r in rows if r["method"] in TREES or r.get("default") == today]
+    scores = {(r["data"], r["split"], r["method"]): r["scores"] for r in known}
+    methods = ("MAP", "deep ensemble", *TREES)
+    shared: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for name in dict.fromkeys(r["data"] for r in known):
+        splits = [k for k in sorted({k for data, k, _ in scores}) if all((name, k, m) in scores for m in methods)]
+        if splits:
+            shared[name] = {m: [scores[name, k, m] for k in splits] for m in methods}
+    return shared
 
 
 def classes() -> list[str]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.markup import escape
+from rich.table import Table
 
 from .app import app
-from .console import clear_errors, show_table, tell, warn
+from .console import clear_errors, out, tell, warn
 from .settings import make_recipe
 from .sharing import Given, with_options
 from .words import DESIGN, RULES, Design, Device, Images, Members, Settings, Target, make_engine
@@ -72,14 +74,14 @@ def cost(
             f"{splits.name}: {first.parameters:,} parameters, {splits.train.n:,} training examples, {members} "
             f"member{'s' if members > 1 else ''}; {readable(first.free_bytes)} may be used",
         )
-        lines = []
+        shown = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        for head in ("recipe", "fit", "", "kept", f"predict {splits.test.n:,}", "", "verdict"):
+            shown.add_column(head, justify="left" if head in ("recipe", "verdict") else "right", no_wrap=True)
         for name, c in costs.items():
             sizes = [readable(x) for x in (c.fit_bytes, c.kept_bytes, c.predict_bytes)]
             fit, predict = (_time(x) for x in (c.fit_seconds, c.predict_seconds))
-            verdict = "fits" if c.fits else "refused"
-            lines.append([escape(name), sizes[0], fit, sizes[1], sizes[2], predict, verdict])
-        heads = ["recipe", "fit", "", "kept", f"predict {splits.test.n:,}", "", "verdict"]
-        show_table("", heads, lines)
+            shown.add_row(escape(name), sizes[0], fit, sizes[1], sizes[2], predict, "fits" if c.fits else "refused")
+        out.print(shown)
         for name, c in costs.items():
             if not c.fits:
                 tell(f"{name} is refused: {_other(c)}")
