@@ -195,9 +195,11 @@ class Cast:
         """Trained members in their order: a part for each run of members of one kind."""
         kept = [i for i in range(len(self.who)) if results[i].family is not None]
         if not kept:
+            faults = dict.fromkeys(fault for t in results.values() for fault in t.curves.get("fault", []) if fault)
+            why = f" ({'; '.join(faults)})" if faults else ""
             raise FloatingPointError(
-                f"the loss of every member ({len(self.who)}) became NaN or infinite: lower the learning rate, or warm "
-                "it up"
+                f"the loss of every member ({len(self.who)}) became NaN or infinite{why}: lower the learning "
+                "rate, or warm it up"
             )
         failed = [list(m) for i, m in enumerate(self.who) if results[i].family is None]
         inputs, rows = self._inputs_of_draws(results[kept[0]].family, kept)

@@ -234,6 +234,57 @@ def test_a_divergence_that_is_not_finite_names_the_parameter(capsys):
 
 
 @pytest.mark.parametrize(
+    "recipe",
+    [
+        MeanField(epochs=1),
+        bn.GaussianVI(epochs=1),
+        bn.GaussianVI(epochs=1, structure="full"),
+        bn.VBLL(epochs=1),
+        bn.IVON(epochs=2),
+        bn.FlowVI(epochs=1, base=bn.MAP(epochs=0)),
+        bn.FlowVI(epochs=1, base=bn.MAP(epochs=0), maps=0),
+    ],
+    ids=lambda recipe: str(recipe)[:24],
+)
+@pytest.mark.parametrize("strategy", ["loop", "stacked"])
+def test_the_error_names_the_parameter_whose_divergence_is_not_finite(recipe, strategy):
+    problem = bn.Problem(
+        lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), bn.likelihoods.Gaussian(),
+        bn.priors.Normal(scale={"0": 1.0, "1": 1e-30}),
+    )  # fmt: skip
+    data = bn.Data(torch.randn(8, 3), torch.randn(8, 1))
+    with pytest.raises(FloatingPointError, match=r"every member \(2\) .*is not finite in .*1\.weight.*: lower the"):
+        bn.fit(recipe, problem, data, members=2, engine=bn.Engine(device="cpu", strategy=strategy, progress=False))
+
+
+def test_points_have_no_factor_of_their_own():
+    problem = bn.Problem(lambda: nn.Linear(3, 1), bn.likelihoods.Gaussian(), bn.priors.Normal(scale=2.0))
+
+    class Zero(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 1)
+            nn.init.zeros_(self.bias)
+
+    problem = bn.Problem(Zero, bn.likelihoods.Gaussian(), bn.priors.Normal(scale=2.0))
+    data = bn.Data(torch.randn(8, 3), torch.randn(8, 1))
+    made = bn.fit(MeanField(epochs=3, where="weight", prior_precision="layers"), problem, data, engine=ENGINE)
+    curves = made.info["curves"]
+    assert dict(zip(curves["prior_factor_names"][0], curves["prior_factor"][0]))["bias"] == 1.0
+    assert all(math.isfinite(x) for x in curves["loss"][0])
+
+
+def test_the_energy_under_a_family_of_one_scale_for_a_tensor_is_that_of_its_elements():
+    centre = {"weight": torch.zeros(2, 3).double()}
+    narrow = bn.families.Diagonal(centre, {"weight": torch.tensor(0.3).double()}, {})
+    wide = bn.families.Diagonal(centre, {"weight": torch.full((2, 3), 0.3).double()}, {})
+    scale = {"weight": torch.full((2, 3), 0.2).double()}
+    one, each = (
+        priors.expected_energy(bn.priors.FromFamily(family=f), centre, scale, bn.Noise.seed(0)) for f in (narrow, wide)
+    )
+    torch.testing.assert_close(one, each)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"scale": 0.0}, "expected a positive, finite scale"),

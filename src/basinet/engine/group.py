@@ -284,7 +284,8 @@ class Group:
             elif first:
                 run.progress.say(f"{who} diverged at each of {ATTEMPTS} attempts{why} and is left out")
             run.checkpoints.fail(slot.position)
-            return Trained(slot.position, None, slot.curves | {"seconds": [self.spent / len(self.slots)]})
+            more: dict[str, list[Any]] = {"seconds": [self.spent / len(self.slots)], "fault": [fault]}
+            return Trained(slot.position, None, slot.curves | more)
         slot.restart()
         restarts = "all restart" if coupled else "it restarts"
         if first:

@@ -153,6 +153,15 @@ class FlowVI(Based, GradientMethod):
     def point(self, state: Descent) -> Point:
         return Point(state.memory.params | state.params.centre, state.buffers)
 
+    def fault(self, state: Descent, problem: Problem) -> str:
+        """The parameters whose part of the divergence is not finite, where there are such; else the flow."""
+        before = self._before(state.params, state)
+        names = before.mean().params
+        scale = unravel(before.factor.norm(dim=1), names) if isinstance(before, Full) else before.scale
+        bad = priors.in_words(priors.not_finite(problem, state.memory.params | names, scale))
+        maps = [n for n, x in state.params.maps.items() if not bool(x.isfinite().all())]
+        return bad or (f"the flow is not finite in its {', '.join(maps)}" if maps else "")
+
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Family:
@@ -227,6 +236,10 @@ def _factor(part: Family) -> Tensor:
     like = ravel(params)
     eye = torch.eye(len(like), dtype=like.dtype, device=like.device)
     covariance = double.quad(lift(lambda row: unravel(row, params))(eye))  # raises where it is not normal
+    if not bool(covariance.isfinite().all()):
+        bad = unravel(covariance.diagonal(), params)
+        names = ", ".join(n for n, x in bad.items() if not bool(x.isfinite().all())) or "some pairs of parameters"
+        raise FloatingPointError(f"the covariance of the normal to be bent is not finite in {names}")
     factor, failed = torch.linalg.cholesky_ex(covariance)
     if not failed:
         return factor

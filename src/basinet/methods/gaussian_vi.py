@@ -139,6 +139,11 @@ class GaussianVI(GradientMethod):
         family = self._family(self._shape(state.params), problem, state.buffers)
         return judged.draws(family, state.params.centre, state.buffers)
 
+    def fault(self, state: Descent, problem: Problem) -> str:
+        """The parameters whose part of the divergence is not finite, where there are such."""
+        spread = tree_map(torch.sqrt, self._variances(self._shape(state.params), problem))
+        return priors.in_words(priors.not_finite(problem, state.params.centre, spread))
+
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:
@@ -199,7 +204,8 @@ class GaussianVI(GradientMethod):
         flat = ravel(shape.log_scale)
         scaled = torch.cat([(shape.rest[n] * (-x).exp()).flatten(1) for n, x in shape.log_scale.items()], 1)  # (K, P)
         inner = scaled @ scaled.T + torch.eye(self.rank, dtype=flat.dtype, device=flat.device)
-        logs = torch.linalg.cholesky(inner).diagonal().log().sum()
+        root, failed = torch.linalg.cholesky_ex(inner)  # which raises nothing: the member's loss is NaN
+        logs = torch.where(failed == 0, root.diagonal().log().sum(), math.nan)
         return flat.sum() + logs + 0.5 * len(flat) * (1 + math.log(2 * math.pi))
 
     @classmethod

@@ -179,6 +179,12 @@ class IVON(Method):
         spread = float(ravel(_random_part(state, report.problem, report.data.n).scale).median())
         return Review(state, patience is not None and report.waited >= patience, {"spread": spread})
 
+    def fault(self, state: State, problem: Problem) -> str:
+        """The parameters whose part of the divergence is not finite, where there are such."""
+        bad = {n for n, h in state.curvature.items() if not bool(h.isfinite().all())}
+        bad |= {*priors.not_finite(problem, state.centre, {})}
+        return priors.in_words([n for n in state.centre if n in bad])
+
     def finish(
         self, state: State, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:

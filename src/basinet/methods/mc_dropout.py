@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.model import Mode, Model
 from ..core.noise import Noise
@@ -30,7 +30,8 @@ from ..layers.altered import Altered
 from ..layers.dropped import RATE, Dropped, takes_dropout
 from ..optim import SGD, Adam, Cosine, Optimizer
 from ..problem import Problem
-from ..problem.priors import Normal
+from ..problem.priors import Laplace, Normal, ScaleMixture, StudentT
+from ..variational import prior as priors
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -121,10 +122,10 @@ class MCDropout(GradientMethod):
         rates = {n: params[n].sigmoid() for n in names}
         own = {n: x for n, x in params.items() if n not in rates}
         energy, after = problem.data_potential(own, state.buffers | rates, step.batch, step.noise, "train")
-        decay = problem.decay(own)
-        if decay is None:
-            energy = energy + problem.prior_energy(own)
         kept = self._kept(problem, rates)
+        decay = None if rates else problem.decay(own)  # rates that are learned feel the prior, too
+        if decay is None:
+            energy = energy + _prior_energy(problem, own, kept)
         quadratic = {n: d / (kept.get(n, 1.0) * step.scale) for n, d in (decay or {}).items()}
         for name, rate in rates.items():  # the entropy of the masks: one for each input of the layer
             count = own[_weight(name)][0].numel()
@@ -221,6 +222,26 @@ class MCDropout(GradientMethod):
         fourth = (outputs - mean).pow(4).mean(0)
         z = ((outputs - mean).square().mean(0) - variance) / ((fourth - variance.square()) / count).sqrt()
         yield bench.close("variance of predictions", "p / (1 - p) sum w^2 x^2, z", z, torch.zeros_like(z), 4.5)
+
+
+def _prior_energy(problem: Problem, params: Params, kept: dict[str, Any]) -> Tensor:
+    """The prior's energy of what masks make of the weights, on average: w / k for the share k that is kept, else 0. Of
+    priors under which parameters are independent; of others that of the weights themselves."""
+    prior, network = problem.prior, problem.split(params)[0]
+    known = priors.gaussian(prior, network)
+    if known is None and not isinstance(prior, (Laplace, ScaleMixture, StudentT)):
+        return problem.prior_energy(params)
+
+    def of(n: str, x: Tensor) -> Tensor:
+        if known is None:
+            return prior.energy({n: x})
+        return 0.5 * ((x - known.centre.get(n, 0.0)) / known.scale[n]).square().sum()
+
+    def masked(n: str, x: Tensor) -> Tensor:
+        k = kept.get(n)
+        return of(n, x) if k is None else k * of(n, x / k) + (1 - k) * of(n, torch.zeros_like(x))
+
+    return torch.stack([masked(n, x) for n, x in network.items()]).sum() / problem.prior_temperature
 
 
 RATE_IN = 0.1  # of dropout that is put in, where no rate is given

@@ -147,8 +147,7 @@ class MeanField(GradientMethod):
 
     def fault(self, state: Descent, problem: Problem) -> str:
         """The parameters whose part of the divergence is not finite, where there are such."""
-        bad = _not_finite(state.params.centre, self._random_part(state).scale, problem)
-        return f"the divergence from the prior is not finite in {', '.join(bad)}" if bad else ""
+        return priors.in_words(priors.not_finite(problem, state.params.centre, self._random_part(state).scale))
 
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
@@ -238,18 +237,3 @@ def _divergence(mean: Tensor, scale: Tensor, centre: Tensor, precision: Tensor) 
     trace = (precision.diagonal() * scale.square()).sum()
     logs = torch.linalg.slogdet(precision)[1] + 2 * scale.log().sum()
     return 0.5 * (trace + offset @ precision @ offset - len(mean) - logs)
-
-
-def _not_finite(centre: Params, scale: Params, problem: Problem) -> list[str]:
-    """Names of parameters whose own part of the divergence is not finite."""
-    network = problem.split(centre)[0]
-    own = priors.gaussian(problem.prior, network)
-    bad = []
-    for n, x in network.items():
-        spread = {n: scale[n]} if n in scale else {}
-        finite = [x.isfinite().all(), *(s.isfinite().all() & (s > 0).all() for s in spread.values())]
-        if own is not None:
-            finite.append(priors.squares(own, {n: x}, spread)[n].isfinite())
-        if not bool(torch.stack(finite).all()):
-            bad.append(n)
-    return bad

@@ -33,6 +33,7 @@ from ..optim import Adam, Cosine, Optimizer
 from ..problem import Problem
 from ..problem.priors import LogUniform
 from ..variational import estimators, judged
+from ..variational import prior as priors
 
 if TYPE_CHECKING:
     from ..testing import Bench, Check
@@ -139,7 +140,7 @@ class VariationalDropout(GradientMethod):
     def fault(self, state: Descent, problem: Problem) -> str:
         """The weights whose divergence is not finite, where there are such."""
         bad = [n for n in state.params.noise if not bool(self._divergence(state.params, n).isfinite().all())]
-        return f"the divergence from the prior is not finite in {', '.join(bad)}" if bad else ""
+        return priors.in_words(bad)
 
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise

@@ -158,6 +158,12 @@ class VBLL(GradientMethod):
     def judged(self, state: Descent, problem: Problem, n: int) -> Sequence[Point]:
         return judged.draws(self._part(state, problem), state.params.centre, state.buffers)
 
+    def fault(self, state: Descent, problem: Problem) -> str:
+        """The parameters whose part of the divergence is not finite, where there are such."""
+        centre = state.params.centre
+        spread = self._spread(self._factor(state.params), problem.split(centre)[0], problem)
+        return priors.in_words(priors.not_finite(problem, centre, spread))
+
     def finish(
         self, state: Descent, samples: Any, problem: Problem, data: Data | None, val: Data | None, noise: Noise
     ) -> Finished:

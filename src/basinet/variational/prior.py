@@ -5,11 +5,13 @@
 
 With factors f of a normal prior's precision that the ELBO itself chooses (empirical Bayes), those of a group of P
 elements are f = P / sum ((m - c)^2 + s^2) / scale^2, in closed form at every step: the ELBO is at its maximum in them.
+A tensor that is a point has no factor of its own: under a prior that shrinks with it, it would go to zero.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -63,8 +65,9 @@ def tuned_energy(prior: Prior, centre: Params, scale: Params, tuned: Tuned) -> T
     each, count = squares(known, centre, scale), {n: x.numel() for n, x in centre.items()}
     if tuned == "elbo":
         each, count = {"": torch.stack(list(each.values())).sum()}, {"": sum(count.values())}
-    groups = [0.5 * count[n] * (1 - (count[n] / x).log()) for n, x in each.items()]
-    return torch.stack(groups).sum() + _constant(known, centre)
+    learned = {n: 0.5 * count[n] * (1 - (count[n] / x).log()) for n, x in each.items() if n in scale or not n}
+    fixed = [0.5 * x for n, x in each.items() if n not in learned]
+    return torch.stack([*learned.values(), *fixed]).sum() + _constant(known, centre)
 
 
 def factors(prior: Prior, centre: Params, scale: Params, tuned: Tuned) -> dict[str, float]:
@@ -74,7 +77,7 @@ def factors(prior: Prior, centre: Params, scale: Params, tuned: Tuned) -> dict[s
     each = {n: float(x) for n, x in squares(known, centre, scale).items()}
     if tuned == "elbo":
         return dict.fromkeys(centre, sum(x.numel() for x in centre.values()) / sum(each.values()))
-    return {n: x.numel() / each[n] for n, x in centre.items()}
+    return {n: x.numel() / each[n] if n in scale else 1.0 for n, x in centre.items()}
 
 
 def check(problem: Problem, tuned: Tuned | None) -> None:
@@ -91,6 +94,26 @@ def check(problem: Problem, tuned: Tuned | None) -> None:
             "that the ELBO has no maximum: use bn.priors.Normal or another proper prior (the log-uniform prior is "
             "that of VariationalDropout)"
         )
+
+
+def not_finite(problem: Problem, centre: Params, scale: Params) -> list[str]:
+    """Names of parameters whose own part of the divergence from the prior is not finite."""
+    network = problem.split(centre)[0]
+    own = gaussian(problem.prior, network)
+    bad = []
+    for n, x in network.items():
+        spread = {n: scale[n]} if n in scale else {}
+        finite = [x.isfinite().all(), *(s.isfinite().all() & (s > 0).all() for s in spread.values())]
+        if own is not None:
+            finite.append(squares(own, {n: x}, spread)[n].isfinite())
+        if not bool(torch.stack(finite).all()):
+            bad.append(n)
+    return bad
+
+
+def in_words(bad: Sequence[str]) -> str:
+    """What is wrong where these parameters' part of the divergence is not finite; empty where there are none."""
+    return f"the divergence from the prior is not finite in {', '.join(bad)}" if bad else ""
 
 
 def squares(known: Gaussian, centre: Params, scale: Params) -> Params:
@@ -125,5 +148,8 @@ def _square(x: Tensor) -> Tensor:
 
 def _constant(known: Gaussian, centre: Params) -> Tensor | float:
     """What the quadratic leaves out of -log p."""
-    logs = [s.log().sum() if isinstance(s, Tensor) else centre[n].numel() * math.log(s) for n, s in known.scale.items()]
+    each = {n: (s, centre[n]) for n, s in known.scale.items()}
+    logs = [
+        s.expand(x.shape).log().sum() if isinstance(s, Tensor) else x.numel() * math.log(s) for s, x in each.values()
+    ]
     return sum(logs) + 0.5 * math.log(2 * math.pi) * sum(x.numel() for x in centre.values())
