@@ -144,6 +144,18 @@ def of_swag() -> dict[str, float]:
     return {"sets": len(gaps), "most": -gaps.min(), "worst": gaps.max()} | counts
 
 
+def of_vbll() -> dict[str, float]:
+    rows = {
+        (r["data"], r["split"], r["method"]): r["ll"] for r in records("variational.jsonl") if r["data"] != "digits"
+    }
+    both = [(d, s) for d, s, method in rows if method == "VBLL" and (d, s, "MAP") in rows]
+    gaps = {d: [rows[d, s, "VBLL"] - rows[d, s, "MAP"] for e, s in both if e == d] for d, _ in both}
+    means, counts = [float(np.mean(x)) for x in gaps.values()], [len(x) for x in gaps.values()]
+    equal = sum(abs(x) <= 0.03 for x in means)
+    sizes = {"sets": len(gaps), "fewest": min(counts), "splits": max(counts)}
+    return sizes | {"equal": equal, "near": 0.03, "most": max(means), "worst": -min(means)}
+
+
 MEASURED: dict[str, Callable[[], dict[str, float]]] = {
     "results/size.jsonl: fashion_mnist": lambda: of_size("fashion_mnist"),
     "results/size.jsonl: digits": lambda: of_size("digits"),
@@ -158,6 +170,7 @@ MEASURED: dict[str, Callable[[], dict[str, float]]] = {
     ),
     "results/compare.jsonl: Laplace against MAP": of_laplace,
     "results/compare.jsonl: SWAG against MAP": of_swag,
+    "results/variational.jsonl: VBLL against MAP": of_vbll,
 }
 
 
@@ -224,6 +237,8 @@ def test_the_order_of_the_rules_is_that_of_the_figures():
     assert labels.index("one network and Laplace over its last layer") < labels.index("one network")
     swag = figures["results/compare.jsonl: SWAG against MAP"]
     assert swag["same"] > swag["sets"] / 2 and not any("SWAG" in label for label in labels)
+    vbll = figures["results/variational.jsonl: VBLL against MAP"]
+    assert vbll["equal"] > vbll["sets"] / 2  # for one network; what it adds is the spread that one pass gives
 
 
 def problem(*layers: nn.Module, prior: Any = None) -> bn.Problem:
@@ -308,6 +323,9 @@ def test_budgets_are_kept():
     one = bn.advise(problem(), classes(), bn.Budget(passes=1), val=classes(), engine=ENGINE)
     assert names(one) == [("Laplace", 1), ("MAP", 1)] and all(a.passes == 1 for a in one)
     assert one[0].method.via == "probit"
+    real = bn.advise(regression(), numbers(), bn.Budget(passes=1), val=numbers(), engine=ENGINE)
+    assert names(real) == [("Laplace", 1), ("VBLL", 1)] and all(a.passes == 1 for a in real)
+    assert two(regression(), numbers(), bn.Budget(passes=1)) == [("Laplace", 1), ("MAP", 1)]  # its noise is set by val
     with pytest.raises(ValueError, match=r"nothing fits into Budget\(.*one network takes 3,000 training steps"):
         two(problem(), classes(), bn.Budget(steps=10))
     with pytest.raises(ValueError, match=r"nothing fits .* takes [\d.e-]+ s"):

@@ -16,7 +16,7 @@ from ..engine.method import plan_of, short
 from ..methods.map import MAP
 from ..posterior import Posterior
 from ..problem import Problem
-from ..problem.likelihoods import ClassLikelihood, RealLikelihood
+from ..problem.likelihoods import ClassLikelihood, Gaussian, RealLikelihood
 from ..problem.priors import Normal
 from .evidence import Evidence
 from .rules import RULES, Facts, Rule
@@ -123,6 +123,7 @@ def facts_of(
         n=data.n,
         classes=int(some(data).targets.max()) + 1 if isinstance(problem.likelihood, ClassLikelihood) else None,
         real=isinstance(problem.likelihood, RealLikelihood),
+        one_noise=isinstance(problem.likelihood, Gaussian),
         normal_prior=isinstance(problem.prior, Normal),
         norms=bool(problem.network.norms),
         dropout=any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in modules),

@@ -92,6 +92,16 @@ LAPLACE_EXACT = Evidence(
     "that of the posterior, and one pass predicts in closed form.",
     "theory: basinet check Laplace: full: covariance",
 )
+VBLL_UCI = Evidence(
+    "A normal distribution over the last layer, learned with the features (VBLL), predicts mean and variance in one "
+    "pass. On {equal:.0f} of {sets:.0f} UCI regressions its log likelihood is that of one network within {near:.2f}; "
+    "the largest gain is {most:.3f} and the largest loss {worst:.3f}, on {fewest:.0f} to {splits:.0f} splits a set.",
+    "results/variational.jsonl: VBLL against MAP",
+)
+VBLL_EXACT = Evidence(
+    "In a model that is linear in its random parameters, with Gaussian noise, it is the posterior.",
+    "theory: basinet check VBLL: covariance",
+)
 PEP_DIGITS = Evidence(
     "On digits, trained long with a nearly flat prior, noise around the network takes the NLL from {base:.3f} to "
     "{pep:.3f}; a temperature does more, {temper:.3f}. Means of {networks:.0f} networks.",
@@ -123,6 +133,8 @@ ALL = (
     LAPLACE_LOCAL,
     LAPLACE_COMPARE,
     LAPLACE_EXACT,
+    VBLL_UCI,
+    VBLL_EXACT,
     PEP_DIGITS,
     PEP_FASHION,
     SWAG,

@@ -23,6 +23,7 @@ Figures = dict[str, float]
 
 FILE = "figures.json"
 SIZES = {"one": 1, "two": 2, "three": 3, "five": 5, "ten": 10, "twenty": 20}
+NEAR = 0.03  # of log likelihood per row, within which two methods are taken for equal
 TREES = ("scikit-learn boosting", "LightGBM", "CatBoost")
 MIXTURE = "mixture of the four"
 SAME = 0.001  # nats: rows that differ by less are as good as each other
@@ -183,6 +184,25 @@ def _swag(records: list[Record]) -> Figures:
     }
 
 
+def _vbll(records: list[Record]) -> Figures:
+    """One network with VBLL against one network, the same layers, by means over the splits that have both."""
+    ll = {(r["data"], r["split"], r["method"]): r["ll"] for r in records if "rmse" in r["reference"]}
+    apart: dict[str, list[float]] = defaultdict(list)
+    for data, split, method in ll:
+        if method == "VBLL" and (data, split, "MAP") in ll:
+            apart[data].append(ll[data, split, "VBLL"] - ll[data, split, "MAP"])
+    gaps = [statistics.mean(values) for values in apart.values()]
+    return {
+        "sets": len(gaps),
+        "near": NEAR,
+        "equal": sum(abs(gap) <= NEAR for gap in gaps),
+        "most": max(gaps),
+        "worst": -min(gaps),
+        "fewest": min(map(len, apart.values())),
+        "splits": max(map(len, apart.values())),
+    }
+
+
 OF: dict[str, Callable[[list[Record]], Figures]] = {
     "results/size.jsonl: fashion_mnist": _size("fashion_mnist"),
     "results/size.jsonl: digits": _size("digits"),
@@ -195,6 +215,7 @@ OF: dict[str, Callable[[list[Record]], Figures]] = {
     "results/compare.jsonl: anchored against deep ensemble": _anchored,
     "results/compare.jsonl: Laplace against MAP": _laplace,
     "results/compare.jsonl: SWAG against MAP": _swag,
+    "results/variational.jsonl: VBLL against MAP": _vbll,
 }
 
 

@@ -20,6 +20,7 @@ class Facts(NamedTuple):
     n: int  # training examples
     classes: int | None  # None: the targets are no classes
     real: bool  # the targets are real numbers
+    one_noise: bool  # and have one Gaussian noise for all inputs
     normal_prior: bool
     norms: bool  # the network has norm layers with running statistics
     dropout: bool
@@ -116,6 +117,12 @@ RULES = (
         applies=lambda f: not f.started and f.normal_prior,
         recipe=_laplace,
         reasons=_laplace_reasons,
+    ),
+    Rule(
+        "one network that learns a normal distribution over its last layer (VBLL)",
+        applies=lambda f: f.one_noise and f.normal_prior and f.val and not (f.started or f.may_take(2)),
+        recipe=lambda f: find("VBLL")(),
+        reasons=lambda f: (e.VBLL_UCI, e.VBLL_EXACT),
     ),
     Rule(
         "one network",
