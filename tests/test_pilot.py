@@ -1,5 +1,7 @@
 """Short trainings choose between problems: noise that is the same everywhere, and noise that is not."""
 
+import re
+
 import pytest
 import torch
 
@@ -35,6 +37,8 @@ def test_the_noise_model_of_the_data_is_chosen(noise, chosen, tmp_path):
     problem, _, line = pilot(candidates(data), data, val, recipe=FAST, engine=CPU, pool=tmp_path)
     assert type(problem.likelihood).__name__ == chosen
     assert line.startswith(module.IN_WORDS[chosen]) and ", by validation: CRPS " in line and ", against " in line
+    apart = re.findall(r"([+-][\d.e-]+) ± ([\d.e-]+)\) with", line)
+    assert apart and all(float(x) > 0 and float(error) > 0 for x, error in apart[:1])  # what was chosen is better
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gaussian", "heteroscedastic"]
 
 
@@ -50,8 +54,9 @@ def test_of_classes_the_network_and_the_step_size_are_chosen(tmp_path):
     several = candidates_for(data.inputs, 2, "classes")
     assert [type(p.network.module).__name__ for p in several] == ["MLP", "TableNet"]
     problem, recipe, line = pilot(several, data, val, engine=CPU, pool=tmp_path)
-    assert line.startswith(module.IN_WORDS[type(problem.network.module).__name__] + " and step size 0.000")
-    assert line.count(" with ") == 5  # two networks at three step sizes
+    assert line.startswith(module.IN_WORDS[type(problem.network.module).__name__] + " and step size 3e-4")
+    assert line.count(" with ") == line.count(" ± ") == 5  # two networks at three step sizes
+    assert " nats after " in line and module.in_a_line(recipe) == "MAP, step size 3e-4"
     assert recipe.optimizer.lr.peak < bn.MAP().optimizer.lr.peak  # what a small noisy table asks for
     assert {path.name for path in tmp_path.iterdir()} == {"mlp-rates", "tablenet-rates"}
     own = bn.MAP(optimizer=Adam(lr=1e-2), epochs=3)
@@ -130,11 +135,18 @@ def few_steps(monkeypatch):
     return bn.MAP(optimizer=tiny)
 
 
+def test_a_recipe_is_said_with_its_step_size_by_name():
+    rated = bn.MAP(epochs=5, optimizer=Adam(lr=Cosine(peak=3e-4)))
+    assert module.in_a_line(rated) == "MAP(epochs=5), step size 3e-4" and module.in_a_line(bn.MAP()) == "MAP"
+    for other in (bn.MAP(optimizer=Adam(lr=0.1)), bn.MAP(optimizer=Adam(lr=Cosine(peak=[1e-3, 1e-2]))), bn.SWAG()):
+        assert "step size" not in module.in_a_line(other)
+
+
 def test_a_step_size_that_is_far_better_is_taken(few_steps):
     data, val = table(lambda x: 0.1 + 0 * x, 400)
     _, recipe, line = pilot(candidates(data), data, val, recipe=few_steps, engine=CPU)
     assert recipe == bn.MAP(optimizer=Adam(lr=Cosine(peak=1e-2)))
-    assert "; step size 0.01: NLL " in line and " with 0.0001" in line and " with 3.33e-05" in line
+    assert "; step size 1e-2: NLL " in line and " with 1e-4" in line and " with 3.33e-5" in line
     assert module.with_step_of(bn.EMA(), recipe) == bn.EMA()  # it had another
     assert module.with_step_of(few_steps, recipe) == recipe
     assert module.with_step_of(bn.Laplace(base=few_steps), recipe).base == recipe

@@ -31,6 +31,7 @@ from .calibrate.temper import temper
 from .data import Data, Stream
 from .engine import Based, Engine, Method
 from .engine.method import PATIENCE, plan_of
+from .engine.method import short as brief
 from .fit import fit
 from .methods.map import MAP
 from .optim import Adam, Cosine
@@ -49,6 +50,7 @@ LONGER = 3.0  # what follows, at most, for the step size of a pilot run
 Z_NOISE, Z_WARP, Z_RATE = 1.0, 1.0, 2.0  # standard errors by which predicted noise, another target, or another step
 # size have to be better
 Z_CLASSES = 1.0  # standard errors by which a network with a more careful step size may be worse
+SEEN = "of the target as the network sees it"
 IN_WORDS = {
     "Gaussian": "one size of noise for all rows",
     "Heteroscedastic": "noise that the network predicts",
@@ -119,8 +121,9 @@ def _of_numbers(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rate
     if not noises:
         return None
     plain = _noise(noises)
-    others = ", ".join(f"{_mean(x.error)} with {_words(p)}" for p, x in noises.items() if p is not plain)
-    crps_here = f"CRPS {_mean(noises[plain].error)} after {runs.steps:,} steps{others and ', against ' + others}"
+    now = noises[plain].error
+    others = ", ".join(f"{_beside(x.error, now)} with {_words(p)}" for p, x in noises.items() if p is not plain)
+    crps_here = f"CRPS {_mean(now)} {SEEN} after {runs.steps:,} steps{others and ', against ' + others}"
     best, losses, line = _warped(candidates, plain, noises[plain], runs)
     lines = [f"{_words(plain)}, by validation: {crps_here}", line]
     if isinstance(recipe, MAP) and rates:
@@ -143,11 +146,12 @@ def _of_classes(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rate
     usual = _peak(recipe) if isinstance(recipe, MAP) and rates else None
 
     def named(rate: float, problem: Problem) -> str:
-        return _words(problem) + (f" and step size {rate * usual:.3g}" if usual else "")
+        return _words(problem) + (f" and step size {_size(rate * usual)}" if usual else "")
 
-    others = ", ".join(f"{_mean(x.nll)} with {named(*key)}" for key, x in tried.items() if key != taken)
+    now = tried[taken].nll
+    others = ", ".join(f"{_beside(x.nll, now)} with {named(*key)}" for key, x in tried.items() if key != taken)
     chance = "" if tried[taken] is least else ", which is no significant gain"
-    here = f"NLL {_mean(tried[taken].nll)} after {runs.steps:,} steps{others and ', against ' + others}{chance}"
+    here = f"NLL {_mean(now)} nats after {runs.steps:,} steps{others and ', against ' + others}{chance}"
     if isinstance(recipe, MAP) and usual:
         recipe = _at(recipe, taken[0] * usual)
     return Pilot(taken[1], recipe, f"{named(*taken)}, by validation: {here}")
@@ -254,15 +258,16 @@ def _warped(candidates: Sequence[Problem], plain: Problem, now: Losses, runs: _R
     if not better:
         if not tried:
             return plain, now, ""
-        against = ", ".join(f"{_mean(x.nll)} with {_words(p)}" for p, x in tried.items()) + _by_chance(tried, now)
-        return plain, now, f"the target itself: NLL {_mean(now.nll)}, against {against}"
+        against = ", ".join(f"{_beside(x.nll, now.nll)} with {_words(p)}" for p, x in tried.items())
+        line = f"the target itself: NLL {_mean(now.nll)} nats, against {against}{_by_chance(tried, now)}"
+        return plain, now, line
     best = min(better, key=lambda p: float(tried[p].nll.mean()))
     tried |= runs.of([p for p, x in known.items() if x.warp == known[best].warp and p is not best])
     same = [p for p in tried if known[p].warp == known[best].warp]
     best = min(same, key=lambda p: float(tried[p].error.mean()))
     noise = IN_WORDS.get(type(known[best].of).__name__, "")
-    line = f"{_words(best)} in place of the target itself, with {noise}: NLL {_mean(tried[best].nll)}, against "
-    return best, tried[best], line + _mean(now.nll)
+    line = f"{_words(best)} in place of the target itself, with {noise}: NLL {_mean(tried[best].nll)} nats, against "
+    return best, tried[best], line + _beside(now.nll, tried[best].nll)
 
 
 def _stepping(recipe: MAP, problem: Problem, now: Losses, runs: _Runs, rates: Sequence[float]) -> tuple[MAP, str]:
@@ -271,13 +276,16 @@ def _stepping(recipe: MAP, problem: Problem, now: Losses, runs: _Runs, rates: Se
     tried = {factor * usual: losses for factor, losses in (runs.at(rates, problem) if rates else {}).items()}
     if not tried:
         return recipe, ""
-    against = ", ".join(f"{_mean(x.nll)} with {rate:.3g}" for rate, x in tried.items())
     better = [rate for rate, losses in tried.items() if losses.better(now, Z_RATE)]
     if not better:
-        return recipe, f"step size {usual:g}: NLL {_mean(now.nll)}, against {against}{_by_chance(tried, now)}"
-    best = min(better, key=lambda rate: float(tried[rate].nll.mean()))
-    others = ", ".join(f"{_mean(x.nll)} with {rate:.3g}" for rate, x in ({usual: now} | tried).items() if rate != best)
-    return _at(recipe, best), f"step size {best:.3g}: NLL {_mean(tried[best].nll)}, against {others}"
+        best, chance = usual, _by_chance(tried, now)
+    else:
+        best, chance = min(better, key=lambda rate: float(tried[rate].nll.mean())), ""
+        recipe = _at(recipe, best)
+    each = {usual: now} | tried
+    here = each.pop(best).nll
+    others = ", ".join(f"{_beside(x.nll, here)} with {_size(rate)}" for rate, x in each.items())
+    return recipe, f"step size {_size(best)}: NLL {_mean(here)} nats, against {others}{chance}"
 
 
 def _by_chance(tried: Mapping[Any, Losses], now: Losses) -> str:
@@ -333,5 +341,28 @@ def _words(problem: Problem) -> str:
     return IN_WORDS.get(name, f"likelihood {name}")
 
 
+def in_a_line(recipe: Method) -> str:
+    """A recipe and what differs from its defaults; a step size by that name."""
+    if not isinstance(recipe, MAP) or not isinstance(recipe.optimizer, Adam):
+        return brief(recipe)
+    rate = recipe.optimizer.lr
+    if not isinstance(rate, Cosine) or not isinstance(rate.peak, float) or recipe.optimizer == USUAL:
+        return brief(recipe)
+    usual = _at(recipe, _peak(MAP()))
+    return f"{brief(usual)}, step size {_size(rate.peak)}" if usual.optimizer == USUAL else brief(recipe)
+
+
 def _mean(x: Tensor) -> str:
     return f"{float(x.mean()):.4g}"
+
+
+def _beside(x: Tensor, now: Tensor) -> str:
+    """A mean, and how far it is from that of what was chosen, with the standard error of the paired difference."""
+    apart = x - now
+    return f"{_mean(x)} ({float(apart.mean()):+.2g} ± {float(apart.std()) / math.sqrt(len(apart)):.1g})"
+
+
+def _size(rate: float) -> str:
+    """A step size, such as 3e-4."""
+    digits, _, power = f"{rate:.2e}".partition("e")
+    return f"{float(digits):g}e{int(power)}"

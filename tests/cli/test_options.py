@@ -83,7 +83,7 @@ def test_dates_with_a_split_at_random_are_warned_of(sales, tmp_path):
         (("--likelihood", "Gaussian"), "likelihood Gaussian(noise=0.5, learned=True)"),
         (("--likelihood", "StudentT:df=3", "--prior", "Laplace"), "likelihood StudentT(df=3, scale=0.5, learned=True)"),
         (("--width", "7,5"), "prior Normal"),
-        (("--set", "optimizer.lr.peak=0.02"), "2 x MAP(optimizer=Adam(lr=Cosine(peak=0.02"),
+        (("--set", "optimizer.lr.peak=0.02"), "2 x MAP(epochs=2), step size 2e-2;"),
     ],
 )
 def test_what_matters_can_be_set_is_said_and_predicts(sales, tmp_path, options, told):

@@ -50,7 +50,7 @@ def test_moments_of_very_large_and_small_numbers(scale):
 
 def test_a_number_far_from_training_is_refused():
     fitted = Number.fit("x", np.array([0.0, 1.0]), "x", fill=False)
-    with pytest.raises(ValueError, match=r"near those of training \(mean 0.5, sd 0.5\), got 1e\+40 in row 1"):
+    with pytest.raises(ValueError, match=r"near those .* sd 0.5; leave such rows out, .*\), got 1e\+40 in row 1"):
         fitted.encode(np.array([1e40]), "x")
 
 

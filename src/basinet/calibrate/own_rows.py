@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..core.wording import option
 from ..engine.progress import Progress
 from ..predict import Predictive, RealPredictive
 
@@ -64,9 +65,10 @@ def _between(mean: Sequence[Tensor], sd: Sequence[Tensor], rows: Tensor) -> floa
             ratios.append(squares.flatten().clamp(max=FAR))
     pairs = torch.cat(ratios)
     if len(pairs) < FEWEST:
+        more = option("Data.held_out with a larger fraction", "a larger --val", "a larger validation_fraction")
         Progress("", 0).warn(
             f"only {len(pairs)} rows were left out by two members at once: the spread is that of members one by one, "
-            "which is too wide for their mixture. Data.held_out with a larger fraction leaves out more"
+            f"which is too wide for their mixture: take {more}"
         )
         return math.nan
     return float(pairs.double().mean())

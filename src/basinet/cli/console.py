@@ -110,8 +110,8 @@ def tell_strangers(names: tuple[str, ...]) -> None:
 @contextmanager
 def clear_errors(resume: str = "nothing was left half-written") -> Iterator[None]:
     """Turns what a user can fix into one clear line; a bug keeps its traceback."""
+    from ..core.wording import speaking
     from ..engine.workers import WorkerError
-    from ..tables.wording import speaking
 
     try:
         with speaking("command"):

@@ -77,9 +77,8 @@ def fit(
     from ..calibrate.temper import temper
     from ..compare.api import target_name
     from ..defaults import DefaultNetwork, Design, candidates_for, embeds_numbers, said
-    from ..engine.method import short
     from ..fit import fit as fit_members
-    from ..pilot import pilot
+    from ..pilot import in_a_line, pilot
     from ..scoring import score
     from ..tables import fit_table, read_table
     from ..tables.crossed import APART, crossed
@@ -122,7 +121,7 @@ def fit(
         )
         if why:
             tell(why)
-        tell(f"{members:,} x {short(recipe)}; {said(problem)}")
+        tell(f"{members:,} x {in_a_line(recipe)}; {said(problem)}")
         posterior = fit_members(
             recipe,
             problem,

@@ -39,6 +39,7 @@ from .table import legend, summarise, table, tidy, unfinished
 Say = Callable[[str], None]
 REFERRED = (ClassLikelihood, RealLikelihood)  # what references predict, too: not counts, nor labels
 _LOG: Say = logging.getLogger("basinet").info
+_WARN: Say = logging.getLogger("basinet").warning
 
 
 class Comparison(Frame):
@@ -112,7 +113,7 @@ def compare(
     """
     of = (target, rules, folder, model, problem, start, members, seeds, seed, engine, examples, likelihood, prior)
     asked = Asking(*of, ood=ood, corrupt=corrupt)
-    setting, rows = asked.prepare(data, methods, warn=say)
+    setting, rows = asked.prepare(data, methods, warn=_WARN if say is _LOG else say)
     if out is not None:
         return carry_out(setting, rows, Path(out), budget, against, say)
     with TemporaryDirectory() as temporary:

@@ -18,6 +18,7 @@ from torch import nn
 
 from ..calibrate.temper import temper
 from ..core.tree import move
+from ..core.wording import speaking
 from ..data import Data
 from ..defaults import DefaultNetwork, Design, candidates_for, embeds_numbers, network_outputs
 from ..engine import Engine, Method
@@ -34,7 +35,6 @@ from ..problem.priors import Prior
 from ..tables import Table, fit_table
 from ..tables.crossed import crossed
 from ..tables.fitted import predictives
-from ..tables.wording import speaking
 from .frames import FEWEST, DataWarning, read, refuse_missing, rules_of, unused_name
 from .pickled import packed, unpacked
 

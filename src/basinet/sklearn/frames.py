@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
+from ..core.wording import imputing
 from ..tables import Rules, Table
 from ..tables.frames import Framed, is_frame, table_of
 from ..tables.values import listed, missing
-from ..tables.wording import imputing
 
 FEWEST = 5  # rows to learn from
 

@@ -34,7 +34,8 @@ class BasinetRegressor(RegressorMixin, Estimator):
     network : module, or function of the numbers of inputs and outputs, default None
         A network of your own; each member starts from fresh weights. None: one for tables.
     likelihood, prior : default None
-        Of the targets (divided by their standard deviation) and the weights. None: mean and noise are learned, N(0, 1).
+        Of the targets (divided by their standard deviation) and the weights. None: mean and noise are learned, under
+        the prior N(0, 3²) for the network for tables, N(0, 1) for one of your own.
     missing : {"refuse", "impute"}
         impute: the median or most frequent value, and an input that says so.
     unseen : {"refuse", "other"}

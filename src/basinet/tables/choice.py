@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..core.wording import aside, imputing, option, sharing
 from .columns import Category, Column, Date, Number
 from .decimals import in_doubt
 from .rules import Rules
 from .table import Table
 from .targets import Labels
 from .values import Values, listed, missing, not_numbers, refuse, shown, texts, typed
-from .wording import aside, imputing, option, sharing
 
 Say = Callable[[str], None]
 
@@ -123,7 +123,9 @@ def is_classes(values: Values, kind: str | None, label: str, say: Say) -> bool:
     if few and (len(different) > 2 or not classes):
         named = f"{len(different)} different {'whole ' * classes}numbers ({listed(different.tolist(), 5)})"
         as_what, other = ("classes", "real") if classes else ("amounts", "classes")
-        say(f"{label}: has {named}, taken for {as_what}; are they? If not, {_taking(other)}")
+        order = ", which have no order and no distances" if classes else ""
+        ask = "if they are counts or amounts" if classes else "if they are classes"
+        say(f"{label}: has {named}, taken for {as_what}{order}; {ask}, take {_taking(other)}")
     return classes
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.registry import Saved
+from ..core.wording import imputing, sharing
 from .values import Values, dates, listed, missing, numbers, refuse, texts
-from .wording import imputing, sharing
 
 LARGEST = 1e30  # of a standardised value: far inside what 32 bits hold
 _SMALLEST = float(np.finfo(np.float64).tiny)
@@ -213,7 +213,9 @@ def standardised(x: np.ndarray, mean: float, sd: float, values: Values, label: s
     with np.errstate(over="ignore", invalid="ignore"):
         z = (x - mean) / sd
     wrong = ~(np.abs(z) < LARGEST)
-    refuse(wrong, values, label, f"expected numbers near those of training (mean {mean:.3g}, sd {sd:.3g})")
+    remedy = "leave such rows out, or fit to the logarithm of the column"
+    near = f"expected numbers near those of training (mean {mean:.3g}, sd {sd:.3g}; {remedy})"
+    refuse(wrong, values, label, near)
     return z
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.wording import aside, option
 from ..data.data import Data
 from .columns import Number
 from .cuts import equal_rows
 from .encoder import Encoder
 from .targets import Real
 from .values import Values, listed, missing, shown
-from .wording import aside, option
 
 FEWEST = 20  # training rows, below which anything fits anything
 LEAK = 0.9999  # of a correlation between an input and the target, above which it is no measurement
@@ -67,10 +67,11 @@ def doubts_of_values(encoder: Encoder, train: Data) -> Iterator[str]:
     if isinstance(goal, Real):
         far = train.targets.abs()
         if (count := int((far > FAR_TARGET).sum())) > 0:
+            logarithm = "Predict the logarithm, or take " if bool((train.targets > goal.zero).all()) else "Take "
             yield (
                 f"{count:,} training row{'s have' if count > 1 else ' has'} {shown(goal.name)} more than {FAR_TARGET} "
                 f"standard deviations from the mean (up to {float(far.max()):.0f}): they decide what is learned. "
-                f"Predict the logarithm, or take {_heavy_tails()}"
+                f"{logarithm}{_heavy_tails()}"
             )
     places = np.cumsum([0, *(len(column.features) for column in encoder.columns)])
     largest = train.inputs.abs().amax(0)

@@ -181,7 +181,8 @@ class Real(Target):
         if not (SMALLEST <= sd <= 1 / SMALLEST and abs(mean) < LARGEST):
             raise ValueError(
                 f"{label}: expected a standard deviation from {SMALLEST:g} to {1 / SMALLEST:g}, whose square 32 bits "
-                f"hold, and a mean below {LARGEST:g}, got {sd:.3g} and {mean:.3g}; use another unit"
+                f"hold, and a mean below {LARGEST:g}, got {sd:.3g} and {mean:.3g}; use another unit, or its logarithm "
+                "where a few values are far larger than the others"
             )
         return Real(name=name, mean=mean, sd=sd)
 
