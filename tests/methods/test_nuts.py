@@ -87,6 +87,20 @@ def test_transitions_are_longer_where_the_posterior_is_wide():
     assert counts[0] > 2 * counts[1] > 0
 
 
+@pytest.mark.parametrize("fields", [{}, {"step_size": 0.02, "depth": 5}], ids=["", "trees as long as they may be"])
+def test_a_run_uses_most_of_its_steps_and_keeps_all_draws(fields):
+    recipe = bn.NUTS(steps=600, warmup=200, draws=8, scaled=False, **fields)
+    posterior = bn.fit(recipe, EXACT.problem, EXACT.data, members=4, engine=ENGINE, start=at(EXACT.problem, EXACT.mean))
+    assert posterior.info["curves"]["step"][0][-1] > 0.6 * 600
+    assert posterior.parts[0].family.count == 8
+
+
+def test_all_draws_are_kept_where_there_is_no_warm_up_to_learn_from():
+    recipe = bn.NUTS(steps=150, warmup=0, step_size=0.3, draws=4)
+    posterior = bn.fit(recipe, EXACT.problem, EXACT.data, members=2, engine=ENGINE, start=at(EXACT.problem, EXACT.mean))
+    assert posterior.parts[0].family.count == 4
+
+
 @pytest.mark.slow
 def test_twenty_seeds_are_right_and_their_errors_are_as_stated():
     """Means of 20 runs: each within 4.5 of its stated errors, and together as far off as they say."""

@@ -28,7 +28,7 @@ class Ledger(NamedTuple):
     kept: Tensor
     least: Tensor  # kept draws of the chain that has the fewest
     astray: Tensor  # bool: its energy is far above that of the others
-    spent: Tensor  # gradients of transitions that ended in the second half of the warm-up
+    spent: Tensor  # gradients of transitions that ended in the second half of the warm-up, over all chains
     ended: Tensor  # those transitions
 
     @staticmethod
@@ -71,13 +71,14 @@ class Ledger(NamedTuple):
     def counted(self, ended: Tensor, taken: Tensor, warmup: int) -> Ledger:
         """Gradients that transitions take, from the second half of the warm-up."""
         late = (2 * self.gradients >= warmup) & ~self.frozen & ended
-        return self._replace(spent=self.spent + torch.where(late, taken, 0.0), ended=self.ended + late)
+        spent = self.spent + torch.where(late, taken, 0.0).sum()
+        return self._replace(spent=spent, ended=self.ended + late.sum())
 
-    def thinned(self, left: int, draws: int) -> Ledger:
-        """With the gap between kept draws that makes them last for `left` gradients of the chain whose transitions are
-        longest."""
-        each = torch.where(self.ended > 0, self.spent / self.ended.clamp(min=1), 1.0).max().expand_as(self.spent)
-        thin = (left / (MARGIN * each * draws)).floor().clamp(min=1)
+    def thinned(self, left: int, draws: int, margin: float = MARGIN, longest: float = 1.0) -> Ledger:
+        """With the gap between kept draws that makes them last for `left` gradients; `longest` is what a transition
+        takes where none has ended in the warm-up."""
+        each = torch.where(self.ended > 0, self.spent / self.ended.clamp(min=1), longest)
+        thin = (left / (margin * each * draws)).floor().clamp(min=1)
         return self._replace(thin=torch.where(each == 1, left // draws, thin).long().clamp(min=1))
 
     def curves(self) -> dict[str, list[Any]]:

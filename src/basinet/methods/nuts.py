@@ -35,6 +35,8 @@ from ..problem import Problem
 if TYPE_CHECKING:
     from ..testing import Bench, Check
 
+MARGIN = 1.4  # transitions may turn out to take that much more: each chain has lengths of its own
+
 
 class Climbing(NamedTuple):
     """The state of a chain in the midst of a tree."""
@@ -85,6 +87,11 @@ class NUTS(Chain):
         """Doublings at most, such that a few transitions are made in any case."""
         return max(1, min(self.depth, ((self.total - self.warm) // 5 + 1).bit_length() - 1))
 
+    @property
+    def longest(self) -> float:
+        """Gradients of a transition at most."""
+        return 2.0**self.deepest - 1
+
     def init(self, point: Point, problem: Problem, noise: Noise) -> Climbing:
         x = ravel(point.params)
         number = torch.zeros((), dtype=torch.float64, device=x.device)
@@ -134,8 +141,8 @@ class NUTS(Chain):
         new = state._replace(params=split(position, state.params), energy=height, slopes=pull, tree=tree, fresh=moves)
         chance = tree.chances / tree.leaves.clamp(min=1)
         error = torch.where(divergent, torch.inf, error)
-        cut = full & ~turned_back  # by the depth of the warm-up: later they may take as many as trees may have
-        ledger = new.ledger.counted(ended, torch.where(cut, 2.0**self.deepest - 1, tree.leaves), self.warm)
+        cut = full & ~turned_back  # by the depth of the warm-up: later they may be as long as trees can be
+        ledger = new.ledger.counted(ended, torch.where(cut, self.longest, tree.leaves), self.warm)
         ledger, keep = ledger.transition(ended, chance, error, self.wanted)
         away = astray(new.energy, x.shape[1])
         new = new._replace(ledger=ledger._replace(gradients=ledger.gradients + 1, astray=away))
@@ -186,7 +193,7 @@ class NUTS(Chain):
             pace = pick_pace(closes, pace._replace(log_size=pace.log_size + stretch).anew(), pace)
             pace = pick_pace(over, pace.settled(), pace)
         ledger = state.ledger
-        thinned = ledger.thinned(self.total - self.warm, self.draws)
+        thinned = ledger.thinned(self.total - self.warm, self.draws, MARGIN, self.longest)
         ledger = ledger._replace(thin=torch.where(over, thinned.thin, ledger.thin))
         window = torch.where(closes, passed, state.window)
         return state._replace(
