@@ -18,6 +18,10 @@ CHEAPER = {  # what makes a block quick: the code is the same, with less trainin
     "bn.MAP()": "bn.MAP(epochs=2)",
     "bn.MeanField()": "bn.MeanField(epochs=2)",
     "bn.NUTS()": "bn.NUTS(steps=90, draws=20, base=bn.MAP(epochs=2))",
+    "bn.HMC(": "bn.HMC(steps=60, leapfrog=2, base=bn.MAP(epochs=2), ",
+    "draws=50": "draws=5",
+    "more=50": "more=5",
+    "base=bn.MAP(epochs=2), temperature": "base=bn.MAP(epochs=2), draws=4, temperature",
     "n=5_000": "n=40",
     "members=10": "members=4",
     "members=30": "members=5",
@@ -73,6 +77,8 @@ def test_the_blocks_of_a_page_run(page, names, tmp_path, monkeypatch, request):
         ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "basinet[cluster]"')
         monkeypatch.setenv("RAY_ADDRESS", "local")
         request.addfinalizer(ray.shutdown)
+    if page.stem == "chains":
+        pytest.importorskip("matplotlib")
     if page.stem == "streams":  # the DataLoader itself needs a data set and processes
         monkeypatch.setattr(torch.utils.data, "DataLoader", lambda *_, **__: names["loader"])
     for block in blocks(page):

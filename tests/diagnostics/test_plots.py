@@ -93,6 +93,13 @@ def test_arviz_is_given_the_quantities(seen, monkeypatch, version):
     assert any("noise" in name for name in made)
 
 
+def test_arviz_itself_has_the_draws(seen):
+    pytest.importorskip("arviz", reason='ArviZ is not installed: pip install "basinet[arviz]"')
+    posterior = seen.to_arviz()["posterior"]
+    assert np.array_equal(posterior["loss"].values, seen.draws["loss"].cpu().numpy())
+    assert posterior["prediction"].shape == (3, 10, 20)
+
+
 def test_without_arviz_one_is_told_how_to_install_it(seen, monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match=r"pip install \"basinet\[arviz\]\""):
