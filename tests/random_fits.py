@@ -37,7 +37,19 @@ CHOICES: dict[str, tuple[Any, ...]] = {  # of fields that are no plain numbers
     "iterates": (1, 2, 3, 0, -1),  # a default of many takes long
     "rank": (1, 2, 0, -1, 5),
     "draws": (1, 2, 0, -1),
+    "centre": ("start", "prior", None, "bogus"),
 }
+DRIFTS: tuple[Callable[[], Any], ...] = (
+    lambda: None,
+    lambda: bn.filters.Forget(0.9),
+    lambda: bn.filters.Forget(1e-300),
+    lambda: bn.filters.Inflate(1e-3),
+    lambda: bn.filters.Inflate(1e30),
+    lambda: bn.filters.Shrink(0.5, scale=1e-10),
+    bn.filters.AdaptiveForget,
+    bn.filters.Change,
+    lambda: bn.filters.Change(0.5, scale=1e15),
+)
 ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.tanh,
     F.relu,
@@ -230,9 +242,12 @@ class Call:
             elif name == "base":
                 values[name] = self.odd(bn.MAP(epochs=1), (bn.PEP(), bn.Laplace(base=bn.MAP(epochs=1)), 3))
             elif name == "batch_size":
-                values[name] = self.odd(self.draw.choice((2, 5, 128, None)), (0, -1, 1, 10**9))
+                whole = (2, 5, 128, 2 if issubclass(cls, bn.filters.Filter) else None)
+                values[name] = self.odd(self.draw.choice(whole), (0, -1, 1, 10**9, None))
             elif name == "optimizer":
                 values[name] = self.optimizer()
+            elif name == "drift":
+                values[name] = self.odd(self.draw.choice(DRIFTS)(), ("forget", 0.9))
             elif self.draw.random() < 0.06:
                 if name in CHOICES:
                     values[name] = self.draw.choice(CHOICES[name])
@@ -247,3 +262,48 @@ class Call:
     def optimizer(self) -> Any:
         cls = self.draw.choice((bn.optim.SGD, bn.optim.Adam, bn.optim.AdamW))
         return cls(lr=self.odd(self.draw.choice((1e-3, 1e-2, 0.1)), REAL))
+
+
+class Streamed(Call):
+    """The same for `online`: a few batches, of which each is predicted and then learned from."""
+
+    def __call__(self) -> Any:
+        problem = self.problem()
+        options = {
+            "members": self.odd(self.draw.choice((None, 1, 2)), (0, -1)),
+            "seed": self.odd(self.draw.choice((0, 7)), (-1, 2**64)),
+            "start": self.odd(self.start(problem) if self.draw.random() < 0.2 else None, (3,)),
+        }
+        state = bn.online(self.method(), problem, **options)
+        runs = self.draw.random() < 0.2
+        runs = runs and isinstance(state.parts[0].recipe, self.odd(bn.filters.Filter, (object,)))
+        state = bn.RunLength(state, hazard=self.odd(0.1, REAL), keep=self.odd(2, (0, -1))) if runs else state
+        for _ in range(self.draw.choice((1, 3))):
+            batch = self.batch()
+            posterior = state.posterior if isinstance(state, bn.RunLength) else state
+            if isinstance(batch, bn.Data):
+                posterior.predict(batch.inputs).log_prob(batch.targets)
+            state = state.update(batch)
+        return state
+
+    def problem(self) -> bn.Problem:
+        """Mostly with a normal prior and noise that is known."""
+        problem = super().problem()
+        if self.kind == "real" and self.draw.random() < 0.8:
+            noise = self.odd(0.3, (1e-30, 1e-3, 1e30))
+            problem = bn.Problem(problem.model, bn.likelihoods.Gaussian(noise=noise), problem.prior)
+        if self.draw.random() < 0.8:
+            scale = self.odd(self.draw.choice((1.0, "lecun")), (1e-30, 1e-10, 1e10, 1e30))
+            problem = bn.Problem(problem.model, problem.likelihood, bn.priors.Normal(scale=scale))
+        return problem
+
+    def batch(self) -> Any:
+        """Mostly plain examples."""
+        while True:
+            batch = self.data(draw_n=(1, 2, 7, 20))
+            if (isinstance(batch, bn.Data) and batch.rows is None) or self.draw.random() < 0.02:
+                return batch
+
+    def method(self) -> Any:
+        filters = (bn.EKF, bn.EKF, bn.LOFI, bn.RVGA, bn.Kalman)
+        return self.filled(self.draw.choice((*filters, *filters, bn.Laplace, bn.MeanField, bn.IVON, bn.MAP)))

@@ -11,18 +11,18 @@ from torch import nn
 
 import basinet as bn
 from endings import fault_of
-from random_fits import Call
+from random_fits import Call, Streamed
 
 QUICK, SLOW = range(60), range(60, 1_800)
 
 
-def faults(seeds: range, tmp_path: Path) -> list[str]:
+def faults(seeds: range, tmp_path: Path, kind: type[Call] = Call) -> list[str]:
     found = []
     for seed in seeds:
         (tmp_path / str(seed)).mkdir()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fault = fault_of(Call(seed, tmp_path / str(seed)))
+            fault = fault_of(kind(seed, tmp_path / str(seed)))
         found += [f"{seed}: {fault}"] if fault else []
     return found
 
@@ -34,6 +34,15 @@ def test_a_random_fit_is_a_result_or_a_clean_error(tmp_path):
 @pytest.mark.slow
 def test_many_random_fits_are_results_or_clean_errors(tmp_path):
     assert faults(SLOW, tmp_path) == []
+
+
+def test_a_random_stream_is_a_result_or_a_clean_error(tmp_path):
+    assert faults(QUICK, tmp_path, Streamed) == []
+
+
+@pytest.mark.slow
+def test_many_random_streams_are_results_or_clean_errors(tmp_path):
+    assert faults(SLOW, tmp_path, Streamed) == []
 
 
 DATA = bn.Data(bn.Noise.seed(0).normal(torch.empty(9, 2)), bn.Noise.seed(1).normal(torch.empty(9, 1)))

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .core.model import describe_difference
 from .core.noise import Noise
 from .core.tree import leaves, move, stack, take, tree_map
 from .data import Data, Piece, Stream
@@ -46,6 +47,10 @@ def online(
         raise TypeError(f"expected {ONLINE} to go from batch to batch, got {what}")
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
+    if start is not None and not isinstance(start, Posterior):
+        raise TypeError(
+            f"expected start as a posterior, got {type(start).__name__}: use bn.Posterior.of(module, problem)"
+        )
     if members is not None and members < 1:
         raise ValueError(f"expected at least 1 member, got {members}")
     count = members or (1 if start is None else len(start))
@@ -63,6 +68,10 @@ def online(
             raise ValueError(f"expected a start of 1 member or of {count}, got {len(start)}")
         who = start.members if len(start) == count else tuple(Member(seed, k) for k in range(count))
         points = start.points() * (count // len(start))
+        for point in points:
+            network = {n: tuple(x.shape) for n, x in problem.split(point.params)[0].items()}
+            if difference := describe_difference(adapted.network.params, network):
+                raise ValueError(f"start is of another network than the problem: {difference}")
     if isinstance(method, Filter):
         family = stack([method.begin(adapted, point) for point in points])
     else:

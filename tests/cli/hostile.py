@@ -127,6 +127,18 @@ OPTIONS: dict[str, list[str]] = {
     "--device": ["cpu", "cpu", "abacus"],
     "--model": ["none.py:net", "net"],
 }
+STREAMED: dict[str, list[str]] = {
+    "--method": ["EKF", "LOFI", "Kalman", "RVGA", "MAP", "no such"],
+    "--set": ["structure=diagonal", "batch_size=3", "structure=decoupled", "rank=2", "rank=0", "iterations=0", "="],
+    "--forget": ["auto", "0.95", "0.5", "1", "1e-300", "0", "2", "nan", "soon"],
+    "--first": ["5", "6", "20", "0", "9" * 30],
+    "--batch": ["1", "3", "100", "0", "x"],
+    "--level": ["0.5", "0.9", "0.999999999", "1e-300", "0", "1", "nan"],
+    "--width": ["0", "3", "2,2", "x", "-1", "9" * 20],
+    "--lags": ["1", "2", "30", "-1", "9" * 20],
+    "--seed": ["0", "7", "-1", str(2**64)],
+    **{name: OPTIONS[name] for name in ("--kind", "--missing", "--unseen", "--keep", "--drop", "--category")},
+}
 LATER: dict[str, list[str]] = {  # of predict and evaluate
     "--samples": ["1", "3", "0", "-1", "1e9"],
     "--seed": ["0", "5", "9" * 30],
@@ -134,9 +146,10 @@ LATER: dict[str, list[str]] = {  # of predict and evaluate
 }
 
 
-def write_file(r: random.Random, folder: Path, columns: list[str], rows: int) -> Path:
-    """A table of random columns under these names, as csv mostly."""
+def write_file(r: random.Random, folder: Path, columns: list[str], rows: int, first: Cells | None = None) -> Path:
+    """A table of random columns under these names, as csv mostly; the first ones of given kinds."""
     kinds = r.sample(list(COLUMNS), len(columns)) if r.random() < 0.5 else ["times 1"] * len(columns)
+    kinds = [*(first or []), *kinds][: len(columns)]
     cells = {name: COLUMNS[kind](r, rows) for name, kind in zip(columns, kinds)}
     if r.random() < 0.15:
         copied = [r.randrange(rows) for _ in range(rows)]
@@ -172,6 +185,17 @@ def compare_words(r: random.Random, file: Path, columns: list[str], out: Path) -
         return ["cost", str(file), *asked, "--method", "MAP", "--members", "2"]
     quick = ["--methods", "MAP", "--members", "2", "--set", "MAP.epochs=1"]
     return ["compare", str(file), *asked, *quick, "--out", str(out)]
+
+
+def stream_words(r: random.Random, file: Path, columns: list[str], out: Path) -> list[str]:
+    """A command that streams a file; mostly of few first rows, so that something is left to stream."""
+    time, others = columns[0], columns[1:]
+    time = time if r.random() < 0.9 else r.choice(("none", *columns))
+    words = ["stream", str(file), *_target(r, others if r.random() < 0.9 else columns), f"--time={time}"]
+    words += ["--out", str(out)]
+    words += _options(r, STREAMED, columns)
+    words += [] if any(word.startswith("--first") for word in words) else ["--first", "5"]
+    return words if any(word.startswith("--width") for word in words) else [*words, "--width", r.choice(("0", "3"))]
 
 
 def _target(r: random.Random, columns: list[str]) -> list[str]:

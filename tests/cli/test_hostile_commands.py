@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
-from hostile import NAMES, Outcome, compare_words, fit_words, later_words, write_file
+from hostile import NAMES, Outcome, compare_words, fit_words, later_words, stream_words, write_file
 from typer.testing import CliRunner
 
-from basinet.cli import app
+from basinet.cli import app, stream
 from basinet.pool import read_json, write_json
+from basinet.tables import replay
 
 runner = CliRunner()
 
@@ -51,6 +53,64 @@ def test_random_commands_on_random_files(seed, tmp_path):
 @pytest.mark.parametrize("seed", range(1000, 1600))
 def test_more_random_commands_on_random_files(seed, tmp_path):
     check(seed, tmp_path)
+
+
+def streams(seed, folder):
+    """A stream of part of a file, then of all of it: as it was, with other options, or altered in between."""
+    r = random.Random(seed)
+    columns = r.sample(NAMES, r.choice((3, 3, 4)))
+    file = write_file(r, folder, columns, r.choice((8, 20, 40, 60)), ["counts"] if r.random() < 0.8 else [])
+    words, out = stream_words(r, file, columns, folder / "streamed"), folder / "streamed"
+    whole = file.read_bytes()
+    if file.suffix == ".csv":
+        file.write_bytes(b"".join(whole.splitlines(keepends=True)[: r.choice((8, 15, 30, 100))]))
+    yield outcome(words)
+    file.write_bytes(whole)
+    if (out / "stream.json").exists() and r.random() < 0.3:
+        alter(r, out / r.choice(("stream.json", "records.jsonl", "state/posterior.json")))
+    if r.random() < 0.3:
+        second = stream_words(r, file, columns, out)
+        words = second if r.random() < 0.5 else [*words, *second[second.index("--out") + 2 :]]
+    yield outcome(words)
+    yield outcome(words)
+
+
+def alter(r, path):
+    """Changes something in a file of JSON, a line of it, or some bytes."""
+    if not path.exists() or r.random() < 0.3:
+        content = path.read_bytes() if path.exists() else b""
+        place = r.randrange(len(content) + 1)
+        path.write_bytes(content[:place] + r.choice((b"", b"\xff\x00", b"{", b"\n\n", b"x")) + content[place + 1 :])
+        return
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    if lines:
+        place = r.randrange(len(lines))
+        lines[place] = json.dumps(changed(r, json.loads(lines[place])))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def check_streams(seed, folder):
+    for one in streams(seed, folder):
+        assert one.clean, f"seed {seed}: {one.words}\n{one.error!r}\n{one.output[-2000:]}"
+        assert not any(c in one.output for c in "\x1b\x07\x9b\u202e"), f"seed {seed}: {one.words}: {one.output!r}"
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Few epochs on the first rows, and no figures."""
+    monkeypatch.setattr(replay, "EPOCHS", 3)
+    monkeypatch.setattr(stream, "_pictured", lambda figure, where: None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_streams_of_random_files(seed, tmp_path, short):
+    check_streams(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1400))
+def test_more_random_streams_of_random_files(seed, tmp_path, short):
+    check_streams(seed, tmp_path)
 
 
 def changed(r, value):

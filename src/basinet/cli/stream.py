@@ -19,6 +19,7 @@ from .sharing import Given, with_options
 from .words import RULES, Settings
 
 if TYPE_CHECKING:
+    from ..report.figure import Figure
     from ..tables.replay import Replay
 
 RECORDS = "records.jsonl"
@@ -229,7 +230,6 @@ def _summary(replay: Replay, where: Path) -> None:
 def _draw(replay: Replay, where: Path) -> None:
     """Scores over time, and targets in their intervals, where matplotlib is there."""
     from ..report.figure import Axis, Figure, Panel, Series, View
-    from ..report.pictures import write_pictures
 
     records = [r for r in _records(where / RECORDS) if "nll" in r]
     if not records:
@@ -264,7 +264,12 @@ def _draw(replay: Replay, where: Path) -> None:
         truth = Series("line", rows, y, "target", tone="second")
         panels.append(Panel(across, Axis(replay.plan.target), [inside, truth]))
     see, read = f"Averages over {AROUND} batches.", "Each batch is predicted before it is learned from."
-    figure = Figure("stream", f"{replay.plan.target} over time", see, read, [View("", panels)])
+    _pictured(Figure("stream", f"{replay.plan.target} over time", see, read, [View("", panels)]), where)
+
+
+def _pictured(figure: Figure, where: Path) -> None:
+    from ..report.pictures import write_pictures
+
     try:
         write_pictures([figure], [], where)
     except ImportError as error:

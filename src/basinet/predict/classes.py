@@ -42,6 +42,9 @@ class ClassPredictive(OutcomePredictive):
         return class_sets(self.probs, self.rule())
 
     def log_densities(self, targets: Tensor) -> Tensor:
+        if targets.shape != self.outputs.shape[2:-1]:
+            expected, got = tuple(self.outputs.shape[2:-1]), tuple(targets.shape)
+            raise ValueError(f"expected classes of shape {expected}, one for each input, got {got}")
         index = targets.long().expand(*self.outputs.shape[:2], *targets.shape).unsqueeze(-1)
         return self.log_probs.gather(-1, index).squeeze(-1)
 

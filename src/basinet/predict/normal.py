@@ -15,6 +15,8 @@ from ..problem.distributions import Normal
 from .predictive import weighted
 from .real import RealPredictive
 
+REMEDY = "are the inputs scaled as those of training, and is the prior not far too wide, or the noise too small?"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NormalPredictive(RealPredictive):
@@ -59,7 +61,7 @@ class NormalPredictive(RealPredictive):
             both = here.unsqueeze(-1) & here.unsqueeze(-2)
             eye = torch.eye(gap.shape[-1], dtype=gap.dtype, device=gap.device)
             gap, covariance, count = torch.where(here, gap, 0.0), torch.where(both, covariance, eye), here.sum(-1)
-        factor = torch.linalg.cholesky(covariance)
+        factor = _root(covariance)
         z = torch.linalg.solve_triangular(factor, gap.unsqueeze(-1), upper=False).squeeze(-1)
         volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return (-0.5 * z.square().sum(-1) - volume - 0.5 * count * math.log(2 * math.pi)).to(self.outputs.dtype)
@@ -67,7 +69,7 @@ class NormalPredictive(RealPredictive):
     def drawn(self, m: Tensor, s: Tensor, b: Tensor, noise: Noise) -> Tensor:
         outputs = self.outputs[m, s, b]
         z = noise.normal(outputs.reshape(*m.shape, -1, 1)).double()
-        plain = outputs + (torch.linalg.cholesky(self._total)[m, s, b] @ z).reshape(outputs.shape).to(outputs.dtype)
+        plain = outputs + (_root(self._total)[m, s, b] @ z).reshape(outputs.shape).to(outputs.dtype)
         return self.moved(plain, m, b)
 
     def some(self, index: Any) -> dict[str, Any]:
@@ -82,6 +84,8 @@ class NormalPredictive(RealPredictive):
         noise = torch.diag_embed(self.noise.double().reshape(*self.outputs.shape[:3], -1))
         covariance = self.covariance.double()
         total = (covariance + covariance.mT) / 2 + noise
+        if not bool(total.isfinite().all()):
+            raise FloatingPointError(f"the covariance of what is predicted is not finite: {REMEDY}")
         indefinite = torch.linalg.cholesky_ex(total).info > 0
         if not bool(indefinite.any()):
             return total
@@ -89,3 +93,13 @@ class NormalPredictive(RealPredictive):
         total = total.clone()
         total[indefinite] = (vectors * values.clamp(min=0).unsqueeze(-2)) @ vectors.mT + noise[indefinite]
         return total
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """Its lower triangular factor."""
+    factor, info = torch.linalg.cholesky_ex(covariance)
+    if bool((info > 0).any()):
+        raise FloatingPointError(
+            f"the covariance of what is predicted is not positive in double precision beside its noise: {REMEDY}"
+        )
+    return factor

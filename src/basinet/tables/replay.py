@@ -184,6 +184,11 @@ class Replay:
         rule = Conformal(kind, self.plan.level, tracker.threshold, max(1, tracker.count))
         predictive = replace(self.posterior, conformal=rule).predict(data.inputs, seed=self.plan.seed)
         nll = -predictive.log_prob(data.targets).double()
+        if not bool(nll.isfinite().all()):
+            raise FloatingPointError(
+                "the targets of the next rows have no finite log probability under what was learned so far: are they, "
+                "or their inputs, as those before? Take such rows out, or begin another stream with more --first rows"
+            )
         sums, n = dict(before["sums"]), data.n
         if isinstance(predictive, NumberPredictive):
             error = (predictive.mean - data.targets).double()

@@ -46,11 +46,11 @@ class Heteroscedastic(RealLikelihood):
         return "log_factor" if self.learned else None
 
     def distribution(self, outputs: Tensor, learned: Params) -> Distribution:
-        mean, raw = outputs.chunk(2, -1)
+        mean, raw = _halves(outputs)
         return Normal(mean, self._factor(raw, learned) * (softplus(raw) + self.floor), validate_args=False)
 
     def hessian(self, outputs: Tensor, targets: Tensor | None, learned: Params) -> Tensor:
-        mean, raw = outputs.chunk(2, -1)
+        mean, raw = _halves(outputs)
         factor, bend = self._factor(raw, learned), 1 - raw.sigmoid()
         sd, slope = factor * (softplus(raw) + self.floor), factor * raw.sigmoid()
         if targets is None:
@@ -64,12 +64,18 @@ class Heteroscedastic(RealLikelihood):
         return block_diagonal(torch.cat([first, second], -2), tuple(outputs.shape[1:-1]))
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
-        if outputs.dim() < 2 or outputs.shape[-1] % 2:
-            raise ValueError(
-                f"Heteroscedastic expects an even number of outputs on the last axis, a mean and a raw scale for each "
-                f"target, got {shape('batch', outputs.shape[1:])}: end the network in twice as many outputs as targets"
-            )
-        check_real(self, outputs.chunk(2, -1)[0], targets)
+        check_real(self, _halves(outputs)[0], targets)
 
     def _factor(self, raw: Tensor, learned: Params) -> Tensor:
         return scale_like(raw, 1.0, learned["log_factor"] if self.learned else None)
+
+
+def _halves(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and raw scales."""
+    if outputs.dim() < 2 or outputs.shape[-1] % 2:
+        raise ValueError(
+            f"Heteroscedastic expects an even number of outputs on the last axis, a mean and a raw scale for each "
+            f"target, got {shape('batch', outputs.shape[1:])}: end the network in twice as many outputs as targets"
+        )
+    mean, raw = outputs.chunk(2, -1)
+    return mean, raw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,8 @@ class Normal(Prior):
 
     def __post_init__(self) -> None:
         check_scale(self.scale, "standard deviation")
+        if self.centre is not None and not isinstance(self.centre, Mapping):
+            raise TypeError(f"expected centre as tensors by the names of parameters, or None, got {self.centre!r}")
 
     def energy(self, params: Params) -> Tensor:
         return torch.stack(list(self.energies(params).values())).sum()
