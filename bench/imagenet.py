@@ -42,7 +42,7 @@ ROWS = {
 
 
 def measure(row: str, folder: Path) -> dict[str, Any]:
-    """One row; in a process of its own, so that its memory can be told."""
+    """One row; in a process of its own, so that its memory can be measured."""
     torch.set_num_threads(1)
     network = bn.networks.with_weights(bn.networks.EfficientNetLite(), folder / WEIGHTS)
     if row.startswith("last layer"):
@@ -80,23 +80,23 @@ def _run(
     recipe: Any, problem: bn.Problem, start: bn.Posterior, given: dict[str, Any], inputs: Tensor
 ) -> dict[str, Any]:
     engine = bn.Engine(device="cpu", progress=False)
-    told = bn.cost(recipe, problem, start=start, inputs=len(inputs), engine=engine, **given)
-    foretold = {"fit_bytes": told.fit_bytes, "kept_bytes": told.kept_bytes, "predict_bytes": told.predict_bytes}
-    foretold |= {"fit_seconds": told.fit_seconds, "predict_seconds": told.predict_seconds, "fits": told.fits}
-    if not told.fits:
-        assert told.instead is not None
-        foretold["instead"] = told.instead.structure
+    cost = bn.cost(recipe, problem, start=start, inputs=len(inputs), engine=engine, **given)
+    foretold = {"fit_bytes": cost.fit_bytes, "kept_bytes": cost.kept_bytes, "predict_bytes": cost.predict_bytes}
+    foretold |= {"fit_seconds": cost.fit_seconds, "predict_seconds": cost.predict_seconds, "fits": cost.fits}
+    if not cost.fits:
+        assert cost.instead is not None
+        foretold["instead"] = cost.instead.structure
     before = _now()
     try:
-        fit_seconds, made = seconds(lambda: bn.fit(recipe, problem, start=start, engine=engine, **given))
+        fit_seconds, posterior = seconds(lambda: bn.fit(recipe, problem, start=start, engine=engine, **given))
     except MemoryError as error:
         return {"foretold": foretold, "refused": str(error)}
     return {
         "foretold": foretold,
         "fit_seconds": fit_seconds,
         "fit_bytes": most_bytes() - before,
-        "kept_bytes": made.nbytes(),
-        "predict_seconds": seconds(lambda: made.predict(inputs))[0],
+        "kept_bytes": posterior.nbytes(),
+        "predict_seconds": seconds(lambda: posterior.predict(inputs))[0],
         "predicted": len(inputs),
     }
 
@@ -126,14 +126,14 @@ def main() -> None:
         print(json.dumps(measure(chosen.one, chosen.folder)))
         return
     for row in [chosen.row] if chosen.row else ROWS:
-        found = apart(__file__, "--folder", str(chosen.folder), "--one", row)
-        record = {"bench": "imagenet", "device": "cpu", "threads": 1, "row": row, "what": ROWS[row], **found}
-        told = found.get("refused") or ", ".join(
+        measured = apart(__file__, "--folder", str(chosen.folder), "--one", row)
+        record = {"bench": "imagenet", "device": "cpu", "threads": 1, "row": row, "what": ROWS[row], **measured}
+        words = measured.get("refused") or ", ".join(
             f"{name} {readable(x) if name.endswith('bytes') else format(x, '.3g')}"
-            for name, x in found.items()
+            for name, x in measured.items()
             if isinstance(x, (int, float))
         )
-        print(f"{row}: {told}", flush=True)
+        print(f"{row}: {words}", flush=True)
         write(chosen.out, record | {"versions": versions()})
 
 

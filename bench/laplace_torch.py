@@ -137,7 +137,7 @@ class Case:
         from laplace import Laplace
         from laplace.curvature import BackPackGGN, CurvlinopsGGN
 
-        made = Laplace(
+        laplace = Laplace(
             self.net,
             "classification",
             subset_of_weights="last_layer" if self.row.where == "last" else "all",
@@ -145,51 +145,51 @@ class Case:
             prior_precision=1.0,
             backend=CurvlinopsGGN if side == "curvlinops" else BackPackGGN,
         )
-        made.fit(Loader(self.x, self.y))
+        laplace.fit(Loader(self.x, self.y))
         if self.row.structure == "full":
-            made.posterior_scale  # noqa: B018  # made at the first use and kept, as ours is in fitting
-        return made
+            laplace.posterior_scale  # noqa: B018  # made at the first use and kept, as ours is in fitting
+        return laplace
 
-    def predict(self, made: Any) -> Tensor:
+    def predict(self, posterior: Any) -> Tensor:
         """Class probabilities at the test points by the probit approximation."""
-        if isinstance(made, bn.Posterior):
-            return made.predict(self.test).probs
-        return made(self.test, pred_type="glm", link_approx="probit")
+        if isinstance(posterior, bn.Posterior):
+            return posterior.predict(self.test).probs
+        return posterior(self.test, pred_type="glm", link_approx="probit")
 
-    def times_covariance(self, made: Any, vectors: Tensor) -> Tensor:
+    def times_covariance(self, posterior: Any, vectors: Tensor) -> Tensor:
         """Sigma v of vectors (K, P), over the parameters that have a covariance."""
-        if not isinstance(made, bn.Posterior):
+        if not isinstance(posterior, bn.Posterior):
             if self.row.structure == "full":
-                return vectors @ made.posterior_covariance
+                return vectors @ posterior.posterior_covariance
             if self.row.structure == "diagonal":
-                return vectors * made.posterior_variance
-            return made.posterior_precision.bmm(vectors, exponent=-1)
-        family = take(made.parts[0].family, 0)
+                return vectors * posterior.posterior_variance
+            return posterior.posterior_precision.bmm(vectors, exponent=-1)
+        family = take(posterior.parts[0].family, 0)
         family = family.part if isinstance(family, Partial) else family
         if isinstance(family, Full):
             return vectors @ family.factor @ family.factor.mT
         assert isinstance(family, (Diagonal, Kronecker))
         return torch.stack([ravel(_product(family, unravel(v, family.centre))) for v in vectors])
 
-    def output_covariance(self, made: Any) -> Tensor:
+    def output_covariance(self, posterior: Any) -> Tensor:
         """J Sigma J' of the linear function at the test points, (B, C, C)."""
-        if not isinstance(made, bn.Posterior):
-            return made._glm_predictive_distribution(self.test)[1]
-        family = take(made.parts[0].family, 0)
-        found = moments(self.problem, family, family.mean(), self.test, full=True)
-        return torch.cat([covariance for _, covariance in found])
+        if not isinstance(posterior, bn.Posterior):
+            return posterior._glm_predictive_distribution(self.test)[1]
+        family = take(posterior.parts[0].family, 0)
+        outputs = moments(self.problem, family, family.mean(), self.test, full=True)
+        return torch.cat([covariance for _, covariance in outputs])
 
 
 def _product(family: Diagonal | Kronecker, v: dict[str, Tensor]) -> dict[str, Tensor]:
     if isinstance(family, Diagonal):
         return {n: family.scale[n].square() * x for n, x in v.items()}
-    made = {}
+    products = {}
     for n, x in v.items():
         left = family.left[n]
         right = family.right.get(n, torch.ones(1, 1, dtype=x.dtype))
         turned = left.mT @ x.reshape(len(left), -1) @ right
-        made[n] = (left @ (family.variance[n] * turned) @ right.mT).reshape(x.shape)
-    return made
+        products[n] = (left @ (family.variance[n] * turned) @ right.mT).reshape(x.shape)
+    return products
 
 
 def differences(case: Case, ours: Any, theirs: Any) -> dict[str, float]:
@@ -203,7 +203,7 @@ def differences(case: Case, ours: Any, theirs: Any) -> dict[str, float]:
         return float((a - b).abs().max() / b.abs().max())
 
     return {
-        "covariance": share(lambda made: case.times_covariance(made, vectors)),
+        "covariance": share(lambda posterior: case.times_covariance(posterior, vectors)),
         "outputs": share(case.output_covariance),
         "probs": float((case.predict(ours) - case.predict(theirs)).detach().abs().max()),
     }
@@ -216,8 +216,8 @@ def _width(case: Case) -> int:
 
 def agree(row: Row, said: dict[str, dict[str, float]], most: Callable[[str], float]) -> None:
     """Ends the run where a difference is larger than it may be."""
-    for side, found in said.items():
-        for what, value in found.items():
+    for side, values in said.items():
+        for what, value in values.items():
             if not value <= most(what):
                 raise SystemExit(
                     f"{row.name}: {what} of basinet and {side} differ by {value:.2g}, more than {most(what):g}"
@@ -229,17 +229,17 @@ def timed(case: Case, budget: float) -> tuple[dict[str, dict[str, list[float]]],
     that has used up its budget of seconds is measured no more, after its first turn."""
     took: dict[str, dict[str, list[float]]] = {side: {"fit": [], "predict": []} for side in SIDES}
     took["epoch"] = {"fit": []}
-    made: dict[str, Any] = {}
+    fitted: dict[str, Any] = {}
     for turn in range(TURNS):
         took["epoch"]["fit"].append(seconds(_copy(case).epoch)[0])
         for side in SIDES:
             spent = sum(sum(x) for x in took[side].values())
             if turn and spent > budget:
                 continue
-            fit, made[side] = seconds(partial(case.fit, side))
+            fit, fitted[side] = seconds(partial(case.fit, side))
             took[side]["fit"].append(fit)
-            took[side]["predict"].append(seconds(partial(case.predict, made[side]))[0])
-    return took, {side: differences(case, made["basinet"], made[side]) for side in SIDES[1:]}
+            took[side]["predict"].append(seconds(partial(case.predict, fitted[side]))[0])
+    return took, {side: differences(case, fitted["basinet"], fitted[side]) for side in SIDES[1:]}
 
 
 def _copy(case: Case) -> Case:
@@ -254,10 +254,10 @@ def memory(row: Row, side: str) -> dict[str, int]:
     few.predict(few.fit(side))  # libraries load what they need
     case = Case(row)
     before = _settle()
-    made = case.fit(side)
+    posterior = case.fit(side)
     fit = _status("VmHWM") - before
     before = _settle()
-    case.predict(made)
+    case.predict(posterior)
     return {"fit": fit, "predict": _status("VmHWM") - before}
 
 
@@ -311,14 +311,14 @@ def show(row: Row, record: dict[str, Any]) -> None:
     print("covariance, outputs' covariance, probabilities: ", end="")
     print(f"{', '.join(f'{x:.0e}' for x in far)} in double, {', '.join(f'{x:.0e}' for x in near)} in single")
     for what in ("fit", "predict"):
-        found = record[what]
+        measured = record[what]
         print(f"  {what:8}", end="")
         for side in SIDES:
-            text = f"{side} {found['epochs'][side]:.3g} epochs, {found['bytes'][side] / 2**20:.3g} MiB"
-            print(text + ("" if side == "basinet" else f" ({found['times_faster'][side]:.2g}x)"), end="; ")
-        target = found["target"]
+            text = f"{side} {measured['epochs'][side]:.3g} epochs, {measured['bytes'][side] / 2**20:.3g} MiB"
+            print(text + ("" if side == "basinet" else f" ({measured['times_faster'][side]:.2g}x)"), end="; ")
+        target = measured["target"]
         said = "" if target is None else f"target {target['times']:g}x {target['than']}: "
-        print(said + ("" if target is None else "met" if found["met"] else "MISSED"), flush=True)
+        print(said + ("" if target is None else "met" if measured["met"] else "MISSED"), flush=True)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ BATCH = 128
 
 
 def measure(members: int, hidden: int, rows: int, device: str) -> dict[str, Any]:
-    """One point; in a process of its own, so that its memory can be told."""
+    """One point; in a process of its own, so that its memory can be measured."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(rows, 64, generator=g)
     data = bn.Data(x, x[:, :10].argmax(-1))
@@ -62,14 +62,14 @@ def main() -> None:
         print(f"{name:>9} {'parameters':>10} {'ms per step':>9} {'a member':>9} {'MiB':>8} {'foretold':>8}")
         for value in values:
             where = BASE | {name: value}
-            found = apart(__file__, "--device", chosen.device, "--one", json.dumps(where))
-            ms, mib = 1e3 * found["seconds_a_step"], 2.0**-20
+            measured = apart(__file__, "--device", chosen.device, "--one", json.dumps(where))
+            ms, mib = 1e3 * measured["seconds_a_step"], 2.0**-20
             print(
-                f"{value:>9,} {found['parameters']:>10,} {ms:>9.3g} {ms / where['members']:>9.3g} "
-                f"{found['bytes'] * mib:>8.0f} {found['foretold_bytes'] * mib:>8.0f}",
+                f"{value:>9,} {measured['parameters']:>10,} {ms:>9.3g} {ms / where['members']:>9.3g} "
+                f"{measured['bytes'] * mib:>8.0f} {measured['foretold_bytes'] * mib:>8.0f}",
                 flush=True,
             )
-            record = {"bench": "scaling", "device": chosen.device, "curve": name, **where, **found, "batch": BATCH}
+            record = {"bench": "scaling", "device": chosen.device, "curve": name, **where, **measured, "batch": BATCH}
             write(chosen.out, record | versions())
 
 

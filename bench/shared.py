@@ -60,9 +60,9 @@ def seconds(run: Callable[[], Any], device: str = "cpu") -> tuple[float, Any]:
     """How long it takes, and what it returns."""
     sync(device)
     began = time.perf_counter()
-    made = run()
+    result = run()
     sync(device)
-    return time.perf_counter() - began, made
+    return time.perf_counter() - began, result
 
 
 class Pace:

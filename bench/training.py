@@ -142,8 +142,8 @@ def eager_loop(
         del epoch
     net.eval()
     with torch.no_grad():
-        found = [net(part.to(device)).argmax(-1).cpu() for part in test.inputs.split(1000)]
-    accuracy = float((torch.cat(found) == test.targets).float().mean())
+        classes = [net(part.to(device)).argmax(-1).cpu() for part in test.inputs.split(1000)]
+    accuracy = float((torch.cat(classes) == test.targets).float().mean())
     return min(times[1:] or times), sum(times) / len(times), accuracy
 
 

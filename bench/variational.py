@@ -87,9 +87,9 @@ def measured(gradients: Gradients, repeats: int) -> tuple[float, float, float]:
     seconds = []
     for number in range(repeats):
         began = time.process_time()
-        found = gradients(number)
+        gradient = gradients(number)
         seconds.append(time.process_time() - began)
-        parts = [ravel(x).double() for x in (found if isinstance(found, tuple) else (found,))]
+        parts = [ravel(x).double() for x in (gradient if isinstance(gradient, tuple) else (gradient,))]
         moments = [(x, x.square()) for x in parts]
         sums = moments if not sums else tree_map(torch.add, sums, moments)
     variances = [float(((b - a.square() / repeats) / (repeats - 1)).sum()) for a, b in sums]

@@ -43,8 +43,8 @@ class NoisyWeights(GradientMethod):
     def theory(cls, bench: Bench) -> Iterable[Check]:
         exact = bench.conjugate()  # a quadratic potential: its mean gradient is that of the mode, whatever the noise
         recipe = cls(epochs=4000, batch_size=None, spread=0.05, optimizer=bn.optim.Adam(lr=bn.optim.Cosine(peak=0.05)))
-        found = bench.fit(recipe, exact.problem, exact.data).mean()
-        yield bench.close("mode of a linear model", "mu", found, exact.mean, 0.05)
+        mode = bench.fit(recipe, exact.problem, exact.data).mean()
+        yield bench.close("mode of a linear model", "mu", mode, exact.mean, 0.05)
 
 
 checks = check_method(NoisyWeights())  # raises with a table of what failed

@@ -86,9 +86,9 @@ def pep() -> None:
     """Noise around trained points: log likelihood against sigma, and the gain along training, from the committed
     records."""
     records = [json.loads(line) for line in (ROOT / "results" / "pep.jsonl").read_text().splitlines()]
-    found = {r["data"]: r for r in records if r["kind"] == "curve" and r["recipe"]["fields"]["noise"] == "gaussian"}
-    _, axes = plt.subplots(1, len(found) + 1, figsize=(3.4 * (len(found) + 1), 3.2))
-    for ax, (name, record) in zip(axes, found.items()):
+    curved = {r["data"]: r for r in records if r["kind"] == "curve" and r["recipe"]["fields"]["noise"] == "gaussian"}
+    _, axes = plt.subplots(1, len(curved) + 1, figsize=(3.4 * (len(curved) + 1), 3.2))
+    for ax, (name, record) in zip(axes, curved.items()):
         curves = record["members"][0]["curves"]
         base = curves["ensemble"][0]
         shown = [i for i, s in enumerate(curves["sigma"]) if s > 0 and curves["ensemble"][i] > base - 0.2]
@@ -104,12 +104,12 @@ def pep() -> None:
     axes[0].set_ylabel("validation log likelihood")
     axes[0].legend(frameon=False, fontsize=8, loc="lower left")
     names = {"digits": "digits", "fashion_mnist": "Fashion-MNIST"}
-    for (name, told), marker in zip(names.items(), (".", "x")):
+    for (name, words), marker in zip(names.items(), (".", "x")):
         rows = [r for r in records if (r["kind"], r["data"]) == ("overfitting", name)]
         for what, colour in (("gain_val", BLUE), ("gain_test", ORANGE)):
             points = [(m["gap"], m[what]) for r in rows for m in r["members"]]
             part = what.removeprefix("gain_").replace("val", "validation")
-            axes[-1].plot(*zip(*points), marker, color=colour, ms=4, label=f"{told}, {part}")
+            axes[-1].plot(*zip(*points), marker, color=colour, ms=4, label=f"{words}, {part}")
     axes[-1].set(title="along training", xlabel="validation - training NLL", ylabel="gain in log likelihood")
     axes[-1].legend(frameon=False, fontsize=8)
     plt.tight_layout()

@@ -25,21 +25,21 @@ SHOWN = 10  # examples that are named, of those that change the most
 
 def records(row: Row) -> list[dict[str, Any]]:
     """A record for each epoch, and one on single examples."""
-    made = []
+    lines = []
     for epochs in (e for e in row.setting.probe if e <= row.setting.epochs):
-        made.append(row.known("probe", str(epochs)) or row.record("probe", method=str(epochs), **_epoch(row, epochs)))
-        mean = made[-1]["mean"]
+        lines.append(row.known("probe", str(epochs)) or row.record("probe", method=str(epochs), **_epoch(row, epochs)))
+        mean = lines[-1]["mean"]
         row.say(
             f"epoch {epochs:3}: over-fitting {mean['overfitting']:+.4f}  effect {mean['effect']:+.4f}  "
             f"sigma {mean['sigma']:.4f}  Laplacian {mean['laplacian']:+.3g}  Fisher {mean['fisher']:+.3g}"
         )
-    made.append(row.known("examples", "PEP") or row.record("examples", method="PEP", **_examples(row)))
-    seen = made[-1]
+    lines.append(row.known("examples", "PEP") or row.record("examples", method="PEP", **_examples(row)))
+    seen = lines[-1]
     row.say(
         f"examples: {seen['corrected']} corrected and {seen['broken']} broken of {seen['n']}; mean effect "
         f"{seen['effect_wrong']:+.3f} where the network is wrong, {seen['effect_right']:+.4f} where it is right"
     )
-    return made
+    return lines
 
 
 def _epoch(row: Row, epochs: int) -> dict[str, Any]:

@@ -98,7 +98,8 @@ def study(
         if name is None:
             listed = Table("study", "question")
             for key, module in studies.discover().items():
-                listed.add_row(key, (inspect.getdoc(module) or "").split("\n")[0])
+                paragraph = (inspect.getdoc(module) or "").split("\n\n")[0]
+                listed.add_row(key, " ".join(paragraph.split()))
             out.print(listed)
             return
         chosen = studies.find(name)
