@@ -3,8 +3,8 @@
 What `basinet compare` says of eight rows, ensembles of five and two seeds each, with every default as it is: on three
 built-in sets, Fashion-MNIST (4,000 training images), nine UCI regression sets (cut 60/20/20 as any file is, not by the
 published splits) and two made tables: flats.csv, rents from areas, districts and dates, and weather.csv, three labels.
-Run folders are kept, one per set, for `basinet report`. Records are appended to compare.jsonl, one per set and row;
-sets that are there are not made again.
+`--methods` asks for other rows, "tempered deep ensemble,PEP" say. Run folders are kept, one per set, for `basinet
+report`. Records are appended to compare.jsonl, one per set and row; those that are there are not made again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from basinet.tables import uci, write_table
 
 from . import Options, Say, append_record, did_you_mean, read_records
 
-NARROWED_BY = ("sets", "examples")
+NARROWED_BY = ("sets", "methods", "examples")
 ROWS = (
     "MAP",
     "deep ensemble",
@@ -53,8 +53,9 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     path = options.out / "compare.jsonl"
     known = read_records(path) if path.exists() else []
     for name in sets:
-        if not any(_is(r, name, options) for r in known):
-            known += _compared(options, name, path, say)
+        there = {r["method"] for r in known if _is(r, name, options)}
+        if not (there >= {*options.methods} if options.methods else there):
+            known += [append_record(path, r) for r in _compared(options, name, say) if r["method"] not in there]
     records = [r for name in sets for r in known if _is(r, name, options)]
     for line in table(records):
         say(line)
@@ -77,8 +78,8 @@ def table(records: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _compared(options: Options, name: str, path: Path, say: Say) -> list[dict[str, Any]]:
-    """The records of one set, which are written too."""
+def _compared(options: Options, name: str, say: Say) -> list[dict[str, Any]]:
+    """The records of one set."""
     engine = options.engine()
     examples = options.examples or (IMAGES if name == "fashion_mnist" else None)
     data: str | Path = name
@@ -90,9 +91,9 @@ def _compared(options: Options, name: str, path: Path, say: Say) -> list[dict[st
     asking = Asking(target, None, options.folder, None, None, None, MEMBERS, SEEDS, options.seed, engine, examples)
     where = () if options.folder is None else ("--folder", str(options.folder))
     command = ("basinet", "study", "compare", "--sets", name, *where)
-    setting, chosen = asking.prepare(data, ROWS, say, command)
+    setting, chosen = asking.prepare(data, options.methods or ROWS, say, command)
     comparison = carry_out(setting, chosen, options.out / name, None, None, say)
-    return [append_record(path, _record(name, setting.splits.train.n, options.seed, row)) for row in comparison.summary]
+    return [_record(name, setting.splits.train.n, options.seed, row) for row in comparison.summary]
 
 
 def _record(name: str, n_train: int, seed: int, row: dict[str, Any]) -> dict[str, Any]:

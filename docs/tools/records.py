@@ -7,6 +7,7 @@
 {{methods}}      all methods in one sentence each, with links
 {{won}}          the best row on each set of the study `compare`, with the training steps it took
 {{around}}       each method around trained networks against these, in that study
+{{tempered}}     one network, ensembles and PEP with and without a temperature, on few images of Fashion-MNIST
 {{fidelity SET}} agreement with long chains
 {{closeness SET}} predictive means and spreads of numbers beside those of long chains
 {{started}}      chains that start from a deep ensemble, beside it
@@ -211,6 +212,17 @@ def around() -> list[str]:
     return markdown_table(["row", "its start", "lower on", "the same on", "higher on", "lowest", "highest"], cells)
 
 
+def tempered() -> list[str]:
+    """Scores and passes of each row, and its difference from the best."""
+    rows = sorted(read("tempered"), key=lambda r: r["nll"])
+    table = []
+    for r in rows:
+        gap = "" if r is rows[0] else f"{r['difference']:.3f} ({r['low']:.3f} to {r['high']:.3f})"
+        scores = [f"{r['nll']:.3f}", f"{r['ece']:.3f}", f"{r['accuracy']:.3f}"]
+        table.append([r["method"], *scores, f"{r['draws']:.0f}", gap])
+    return markdown_table(["row", "NLL", "ECE", "accuracy", "passes", "NLL above the best"], table)
+
+
 def sums() -> list[str]:
     """How often a row was best, or as good as best."""
     rows = read("compare")
@@ -387,6 +399,7 @@ class Expand(Preprocessor):
         "sums": sums,
         "table2": table2,
         "tables": tables,
+        "tempered": tempered,
         "variational": variational,
         "classes": classes,
         "theory": theory,
