@@ -5,7 +5,7 @@ import torch
 
 import basinet as bn
 from basinet.core.noise import Noise
-from basinet.ended import fall_of, falling_line
+from basinet.ended import fall_of, falling_line, stopped_line
 from basinet.engine.method import PATIENCE, patience_of
 from basinet.optim import SGD, Adam
 
@@ -56,6 +56,23 @@ def test_with_validation_a_default_fit_stops_at_its_best_and_without_when_the_lo
     plain = bn.Problem(lambda: torch.nn.Linear(3, 1), bn.likelihoods.Gaussian(noise=1.0))
     alone = bn.fit(bn.MAP(optimizer=SGD(lr=0.3)), plain, bn.Data(X, Y), engine=ENGINE)  # at its mode within 100 steps
     assert alone.info["curves"]["step"][0][-1] < 3000
+
+
+def test_when_members_stopped_and_which_state_was_best_is_said(caplog):
+    caplog.set_level("INFO", logger="basinet")
+    parts, recipe = (bn.Data(X[:40], Y[:40]), bn.Data(X[40:], Y[40:])), bn.MAP(epochs=50, batch_size=40, patience=3)
+    curves = bn.fit(recipe, problem(), parts[0], val=parts[1], engine=ENGINE).info["curves"]
+    best, end = min(zip(curves["val_nll"][0], curves["step"][0]))[1], curves["step"][0][-1]
+    line = f"training stopped after {end:.0f} of 50 steps; its state of step {best:.0f} is kept, where"
+    assert line in caplog.text
+    caplog.clear()
+    bn.fit(bn.MAP(epochs=2), problem(), parts[0], val=parts[1], engine=ENGINE)
+    assert "stopped after" not in caplog.text  # it ends where it is
+    two = [{"step": [10, 20, 30], "val_nll": [1.0, 0.5, 0.7]}, {"step": [10, 20], "val_nll": [1.0, None]}]
+    assert stopped_line(two, 5000).startswith(
+        "members stopped after 20 to 30 of 5,000 steps; their states of steps 10 to 20 are kept"
+    )
+    assert stopped_line([{"step": [10], "val_nll": [None]}], 10) == stopped_line([{}], 10) == ""
 
 
 def test_what_still_falls_is_said(caplog):

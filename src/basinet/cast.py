@@ -17,7 +17,7 @@ from .core.tree import Point, leaves, move
 from .core.waiting import in_turn
 from .cost.recipe import refuse_what_does_not_fit
 from .data import Data, Stream, some
-from .ended import fall_of, falling_line
+from .ended import fall_of, falling_line, stopped_line
 from .engine import Engine, Member, Method
 from .engine.checkpoint import Checkpoints
 from .engine.method import chooses_by_val, plan_of
@@ -218,6 +218,9 @@ class Cast:
                 info["notes"] = [t.curves.get("notes", []) for t in done]  # lines, of each member
             if failed:
                 info["failed"] = failed  # members that diverged at every attempt are not in the posterior
+            stopped = stopped_line([t.curves for t in done], self.plans[j].steps) if self.kinds[j].best else ""
+            if stopped and trained.intersection(here):
+                self._say(stopped)
             falls = [fall_of(t.curves, self.kinds[j], self.plans[j].steps) for t in done]
             if any(falls) and getattr(self.kinds[j], "epochs", 0) is None:
                 info["still_falling"] = falls  # nats per example, where the planned steps were too few

@@ -64,6 +64,27 @@ def falling_line(falls: Sequence[float], planned: int) -> str:
     )
 
 
+def stopped_line(curves: Sequence[Mapping[str, Sequence[Any]]], planned: int) -> str:
+    """When members that end at their best stopped, and which of their states that is; empty where nothing judged
+    them."""
+    judged = [(one["step"], one["val_nll"]) for one in curves if one.get("step") and one.get("val_nll")]
+    finite = [[(nll, step) for step, nll in zip(*pair) if nll is not None and nll == nll] for pair in judged]
+    best = [int(min(seen)[1]) for seen in finite if seen]
+    if not best:
+        return ""
+    ends = [int(steps[-1]) for steps, _ in judged]
+    who, states = ("training", "its state of step") if len(curves) == 1 else ("members", "their states of steps")
+    return (
+        f"{who} stopped after {_range(ends)} of {planned:,} steps; {states} {_range(best)} "
+        f"{'is' if len(curves) == 1 else 'are'} kept, where the validation NLL was lowest"
+    )
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def _past_its_best(curves: Sequence[Any]) -> bool:
     """Whether no member was better in the last quarter of its reports than before: a validation NLL that rose far and
     falls again, as the step size shrinks, asks for no more training."""
