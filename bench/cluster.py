@@ -6,9 +6,10 @@
 Overhead is seconds to the first report of a member, and seconds in all, for short and long members, in one run: fits in
 processes and on Ray take turns, and what is compared are ratios of neighbours, since other programs may have the cores;
 for the same reason, of processor time too.
-Ray's workers have the priority of other programs here; by default they give way (--niceness 15), so that on a busy
-machine they take longer than processes do. The simulation has the driver's code, the pool and its files; nodes are
-simulated: each task answers at once with its member, which is written to the pool by this process.
+Ray's workers have the priority of other programs here; by default they give way (--niceness 15), so that beside
+programs of the same session (--busy) they take longer than processes do. The simulation has the driver's code, the pool
+and its files; nodes are simulated: each task answers at once with its member, which is written to the pool by this
+process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import contextlib
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -74,7 +77,19 @@ def processor_seconds() -> float:
     return sum(ticks[process] for process in ours) / os.sysconf("SC_CLK_TCK")
 
 
-def overhead(repeats: int, niceness: int, lengths: Sequence[str]) -> Iterator[dict[str, Any]]:
+@contextlib.contextmanager
+def beside(busy: int) -> Iterator[None]:
+    """Has this many programs of this session compute for its body."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def overhead(repeats: int, niceness: int, lengths: Sequence[str], busy: int) -> Iterator[dict[str, Any]]:
     """Ray against processes, by length of members; the first fit on Ray starts it."""
     import ray
 
@@ -95,7 +110,7 @@ def overhead(repeats: int, niceness: int, lengths: Sequence[str]) -> Iterator[di
         ratios = {k: sorted(b[k] / a[k] for a, b in pairs) for k in ("total", "processors")}
         yield {
             "bench": "cluster", "members": 8, "length": length, "epochs": epochs, "repeats": repeats,
-            "worker_niceness": niceness,
+            "worker_niceness": niceness, "busy": busy,
             "ray_init_seconds": init, "load": os.getloadavg()[0],
             "first_report_seconds": {
                 "ray cold": cold["first"],
@@ -193,6 +208,7 @@ def simulate(members: int) -> dict[str, Any]:
         "tasks": simulated.tasks, "most_submitted_at_once": simulated.most, "object_store_bytes": simulated.bytes,
         "files": len(files), "file_bytes": size, "parameters": sum(x.numel() for x in network().parameters()),
         "driver_bytes": {"before": before, "most": held, "of_a_member": (held - before) / members},
+        "load": os.getloadavg()[0],
         "seconds": {"all": fitted, "of_a_member": fitted / members, "read again": again},
     }  # fmt: skip
 
@@ -202,6 +218,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, help="simulate a fit of this many on 100 nodes")
     parser.add_argument("--repeats", type=int, default=5, help="fits of each kind and length")
     parser.add_argument("--niceness", type=int, default=0, help="of Ray's workers, which have 15 by default")
+    parser.add_argument("--busy", type=int, default=0, help="programs that compute beside it")
     parser.add_argument("--lengths", nargs="*", default=[*EPOCHS], choices=[*EPOCHS])
     parser.add_argument("--one", type=int, help="the same in this process: prints a line of JSON")
     chosen = parser.parse_args()
@@ -209,11 +226,12 @@ def main() -> None:
     if chosen.one:
         print(json.dumps(simulate(chosen.one)))
         return
-    asked = overhead(chosen.repeats, chosen.niceness, chosen.lengths)
+    asked = overhead(chosen.repeats, chosen.niceness, chosen.lengths, chosen.busy)
     records = iter([apart(__file__, "--one", str(chosen.members))]) if chosen.members else asked
-    for record in records:
-        print(json.dumps(record, indent=1), flush=True)
-        write(chosen.out, record | {"versions": versions()})
+    with beside(chosen.busy):
+        for record in records:
+            print(json.dumps(record, indent=1), flush=True)
+            write(chosen.out, record | {"versions": versions()})
 
 
 if __name__ == "__main__":
