@@ -21,12 +21,15 @@ from torch import Tensor, nn
 
 from basinet import (
     EKF,
+    IVON,
     LOFI,
     MAP,
+    RVGA,
     Data,
     Engine,
     Kalman,
     Laplace,
+    MeanField,
     Posterior,
     Problem,
     RunLength,
@@ -49,7 +52,9 @@ from . import Options, Say, append_record, did_you_mean
 
 NARROWED_BY = ("sets", "methods", "splits", "examples")
 SETS = ("stays", "changes", "turns", "digits", "fashion_mnist", "alarm", "co2", "hourly")
-ROWS, BATCH, WINDOW, EVERY, SPLITS = 800, 10, 200, 10, 2
+ROWS, BATCH, WINDOW, EVERY, SPLITS = 600, 10, 200, 10, 3
+LARGE = 50  # rows in a batch of methods that fit each one
+STREAMS = 100  # for the alarm
 NOISE = 0.3
 QUIET = Engine(device="cpu", progress=False)
 Learner = Callable[[Any, Tensor, Tensor], Any]  # state, inputs, targets -> state
@@ -80,27 +85,32 @@ def _drifting(options: Options, kind: str) -> Iterator[dict[str, Any]]:
     filters: dict[str, Any] = {
         "EKF": EKF(),
         "EKF diagonal": EKF(structure="diagonal"),
+        "EKF decoupled": EKF(structure="decoupled"),
         "LOFI": LOFI(rank=10),
+        "RVGA": RVGA(draws=6, iterations=2),
         "EKF last layer": EKF(where="last"),
+        "Laplace": Laplace(structure="full", where=None, base=_few_steps()),
+        "MeanField": MeanField(epochs=200, batch_size=None, draws=4),
+        "IVON": IVON(epochs=200, batch_size=None, draws=4),
         "EKF Forget(0.99)": EKF(drift=Forget(0.99)),
         "EKF Inflate(1e-4)": EKF(drift=Inflate(1e-4)),
         "EKF AdaptiveForget": EKF(drift=AdaptiveForget()),
-        "EKF Change": EKF(drift=Change(scale=0.3)),
+        "EKF Change": EKF(drift=Change()),
         "run lengths": None,
         "retrained on all": None,
         "retrained on a window": None,
     }
     for label, recipe in options.chosen(filters).items():
-        runs = []
+        runs, batch = [], LARGE if isinstance(recipe, (Laplace, MeanField, IVON)) else BATCH
         for split in range(options.splits or SPLITS):
             x, y = _stream(kind, rows, options.seed + split)
             before, learn = _learner(label, recipe, problem, x, y)
-            runs.append(_prequential(before, learn, x, y, BATCH))
+            runs.append(_prequential(before, learn, x, y, batch))
         curve, seconds = np.mean([r["nll"] for r in runs], 0), np.median([r["seconds"] for r in runs], 0)
         yield {
             "method": label,
             "rows": rows,
-            "batch": BATCH,
+            "batch": batch,
             "seeds": len(runs),
             "nll": float(curve.mean()),
             "each": [float(np.mean(r["nll"])) for r in runs],
@@ -109,6 +119,11 @@ def _drifting(options: Options, kind: str) -> Iterator[dict[str, Any]]:
             "seconds_a_step": _thin(seconds),
             "bytes": runs[0]["bytes"],
         }
+
+
+def _few_steps() -> MAP:
+    """For a batch, from the last mean."""
+    return MAP(epochs=200, batch_size=None, optimizer=Adam(lr=Cosine(peak=0.01)))
 
 
 def _trained(rows: int) -> MAP:
@@ -241,9 +256,10 @@ def _fashion(options: Options) -> tuple[Tensor, Tensor, list[int]]:
 
 
 def _alarm(options: Options, name: str) -> Iterator[dict[str, Any]]:
-    """A linear filter on streams of 40 rows to warm up and 60 batches after it, with and without a change."""
-    count, batches = (options.splits or 30), 160
-    for scale in (1.0, 2.0, 3.0):
+    """A linear filter on streams of 100 batches, of which the first 50 tell what is usual, and 60 batches after a
+    change, or none."""
+    count, batches = (options.splits or STREAMS), 160
+    for scale in options.chosen({f"noise x {scale:g}": scale for scale in (1.0, 2.0, 3.0)}).values():
         delays, early = [], 0
         for split in range(count):
             generator = torch.Generator().manual_seed(options.seed + split)

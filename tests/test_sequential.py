@@ -227,6 +227,42 @@ def test_a_last_layer_on_a_norm_layer_is_what_kalman_makes_of_it():
     torch.testing.assert_close(means[1], around)
 
 
+DRIFTS = [bn.filters.Forget(0.9), bn.filters.Inflate(0.01), bn.filters.Shrink(0.95, scale=1.5)]
+
+
+@pytest.mark.parametrize("drift", DRIFTS, ids=lambda drift: type(drift).__name__)
+def test_laplace_that_drifts_is_the_kalman_filter_that_does(drift, tmp_path):
+    ends = []
+    for recipe in (laplace("full"), bn.Kalman(batch_size=40)):
+        posterior = bn.online(recipe, EXACT.problem, drift=drift)
+        for part in torch.arange(40).split(8):
+            posterior = posterior.update((X[part], Y[part]))
+            posterior.save(tmp_path / "here")
+            posterior = bn.load(tmp_path / "here", lambda: nn.Linear(3, 1, bias=False, dtype=torch.float64))
+        ends.append(moments(posterior))
+    for one, other in zip(*ends):
+        torch.testing.assert_close(one, other)
+    assert float((ends[0][1] - EXACT.covariance).abs().max()) > 1e-3
+
+
+def test_a_drift_that_does_not_go_with_a_method_is_refused():
+    forget = bn.filters.Forget(0.9)
+    for recipe, drift, says in (
+        (bn.IVON(), bn.filters.Change(), "takes Forget, Inflate or Shrink"),
+        (laplace("kronecker"), forget, "use structure='full' or 'diagonal'"),
+        (bn.Kalman(drift=forget), forget, "expected one drift"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            bn.online(recipe, EXACT.problem, drift=drift)
+    with pytest.raises(TypeError, match="expected drift as"):
+        bn.online(bn.IVON(), EXACT.problem, drift=0.9)
+    last = bn.online(
+        bn.Laplace(structure="full", base=SHORT), bn.Problem(net, bn.likelihoods.Categorical()), drift=forget
+    )
+    x, y = wine()
+    assert bn.score(last.update((x, y)).update((x, y)), bn.Data(x, y))["accuracy"] > 0.5
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [

@@ -22,17 +22,24 @@ from .core.noise import Noise
 from .core.tree import leaves, move, stack, take, tree_map
 from .data import Data, Piece, Stream
 from .engine import Member, Method
-from .filters import Filter
+from .filters import Drift, Filter
+from .pool import decode, encode
 from .posterior import Part, Posterior
 from .problem import Problem
 from .problem.likelihoods.fitting import OneClass
-from .sequential import SEQUENTIAL, begun, gone_on
+from .sequential import SEQUENTIAL, begun, check_drift, drifted, gone_on
 
 ONLINE = "a filter (bn.Kalman, bn.EKF, bn.LOFI, bn.RVGA) or bn.Laplace, bn.MeanField, bn.IVON"
 
 
 def online(
-    method: Method, problem: Problem, *, start: Posterior | None = None, members: int | None = None, seed: int = 0
+    method: Method,
+    problem: Problem,
+    *,
+    start: Posterior | None = None,
+    members: int | None = None,
+    seed: int = 0,
+    drift: Drift | None = None,
 ) -> Posterior:
     """The posterior before any data, of which `update(batch)` makes the next.
 
@@ -41,12 +48,14 @@ def online(
     own initialisation, or at the means of `start` (one for all, or one each): what `where` leaves out stays there, and
     the prior of the others lies around it where the filter says so (`centre`), and around `start` where the prior has
     no centre of its own. Without `start` the noise of a likelihood must be known; of methods that fit, in any case.
+    `drift` is how parameters may move between batches, as a filter's own field `drift`.
     """
     if not isinstance(method, (Filter, *SEQUENTIAL)):
         what = method.label if isinstance(method, Method) else type(method).__name__
         raise TypeError(f"expected {ONLINE} to go from batch to batch, got {what}")
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a bn.Problem, got {type(problem).__name__}")
+    method = _with_drift(method, drift)
     if start is not None and not isinstance(start, Posterior):
         raise TypeError(
             f"expected start as a posterior, got {type(start).__name__}: use bn.Posterior.of(module, problem)"
@@ -72,12 +81,13 @@ def online(
             network = {n: tuple(x.shape) for n, x in problem.split(point.params)[0].items()}
             if difference := describe_difference(adapted.network.params, network):
                 raise ValueError(f"start is of another network than the problem: {difference}")
+    info: dict[str, Any] = {"online": {"rows": 0, "skipped": 0, "batches": 0, "inputs": None}}
     if isinstance(method, Filter):
         family = stack([method.begin(adapted, point) for point in points])
     else:
         family = stack([begun(method, problem, point, start is not None) for point in points])
-    counted = {"rows": 0, "skipped": 0, "batches": 0, "inputs": None}
-    return Posterior((Part(problem, family, who, method, info={"online": counted}),))
+        info |= {} if drift is None else {"drift": encode(drift, {}), "around_start": start is not None}
+    return Posterior((Part(problem, family, who, method, info=info),))
 
 
 def updated(posterior: Posterior, batch: Any) -> Posterior:
@@ -106,9 +116,26 @@ def updated(posterior: Posterior, batch: Any) -> Posterior:
             family = stack([method.step(one, problem, piece) for one in each])
         else:
             rows, number = Data(*piece), before["batches"]
+            if "drift" in part.info:
+                drift, around = decode(part.info["drift"], {}), part.info["around_start"]
+                each = [drifted(method, part.problem, one, drift, rows.n, around) for one in each]
             both = zip(each, part.members)
             family = stack([gone_on(method, part.problem, one, rows, who, number) for one, who in both])
     return Posterior((replace(part, family=family, info=part.info | {"online": info}),))
+
+
+def _with_drift(method: Method, drift: Drift | None) -> Method:
+    """A filter that drifts; other methods as they are, where they can."""
+    if drift is None:
+        return method
+    if not isinstance(drift, Drift):
+        raise TypeError(f"expected drift as bn.filters.Forget(0.999), Inflate(1e-5) or None, got {drift!r}")
+    if not isinstance(method, Filter):
+        check_drift(method, drift)
+        return method
+    if method.drift is not None:
+        raise ValueError(f"expected one drift, got {method.drift!r} in the filter and {drift!r} beside it")
+    return replace(method, drift=drift)
 
 
 def read_batch(batch: Any) -> tuple[Data | None, int]:

@@ -4,7 +4,8 @@
     MeanField   the ELBO of the batch, with the last posterior in place of the prior
     IVON        the same by natural gradients
 
-A fit starts at the last mean. Where `where` leaves parameters out, they stay where they were. On a linear model with
+Between batches the parameters may drift, where the family has a variance of each (`drifted`). A fit starts at the last
+mean. Where `where` leaves parameters out, they stay where they were. On a linear model with
 normal noise `Laplace` with a full, or of one output a Kronecker, covariance is exact in any order and batching; methods
 with independent parameters keep the diagonal of the exact precision, and their mean depends on the order.
 """
@@ -18,10 +19,11 @@ import torch
 
 from .core.noise import Noise
 from .core.tree import Params, Point, leaves, stack, take
-from .curvature.updating import one_of
+from .curvature.updating import covariance_of, one_of
 from .data import Data, Piece
 from .engine import Engine, Member, Method
-from .families import Delta, Diagonal, Family, Partial
+from .families import Delta, Diagonal, Family, Full, Partial
+from .filters import AdaptiveForget, Change, Drift
 from .filters.last import check_last, named
 from .fit import fit
 from .methods.ivon import IVON
@@ -73,6 +75,31 @@ def gone_on(method: Method, problem: Problem, family: Any, data: Data, who: Memb
     if not rest:
         return after
     return Partial(Delta(rest, buffers), replace(after, buffers={}))
+
+
+def check_drift(method: Method, drift: Drift) -> None:
+    """Refuses drifts that ask how probable a batch is, and structures that a drift would leave."""
+    if isinstance(drift, (AdaptiveForget, Change)):
+        raise ValueError(
+            f"{type(drift).__name__} asks how probable a batch is before it is learned, which filters know in closed "
+            f"form: {method.label} takes Forget, Inflate or Shrink; or use bn.EKF"
+        )
+    if isinstance(method, Laplace) and method.structure not in ("full", "diagonal"):
+        raise ValueError(
+            f"a drift changes each variance on its own, and structure={method.structure!r} keeps them together: use "
+            "structure='full' or 'diagonal'"
+        )
+
+
+def drifted(method: Method, problem: Problem, family: Any, drift: Drift, examples: int, around_start: bool) -> Family:
+    """What is known before the next batch, when this many examples have passed."""
+    prior: Any = begun(method, problem, family.mean(), around_start)
+    part, prior = (x.part if isinstance(x, Partial) else x for x in (family, prior))
+    if isinstance(part, Full) and not isinstance(prior, Full):
+        factor = torch.linalg.cholesky(covariance_of(prior, part.centre))
+        prior = Full({n: prior.centre[n] for n in part.centre}, factor, prior.buffers)
+    after = drift.after(part, examples, prior)
+    return Partial(family.rest, after) if isinstance(family, Partial) else after
 
 
 def _fitted(method: Method, problem: Problem, data: Data, start: Posterior, device: torch.device) -> Any:
