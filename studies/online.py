@@ -46,13 +46,14 @@ from basinet.metrics import ece
 from basinet.networks import MLP
 from basinet.optim import Adam, Cosine
 from basinet.tables import Rules, Table
-from basinet.tables.replay import StreamPlan, begin
+from basinet.tables.replay import Replay, StreamPlan, begin
 
 from . import Options, Say, append_record, did_you_mean
 
 NARROWED_BY = ("sets", "methods", "splits", "examples")
 SETS = ("stays", "changes", "turns", "digits", "fashion_mnist", "alarm", "co2", "hourly")
 ROWS, BATCH, WINDOW, EVERY, SPLITS = 600, 10, 200, 10, 3
+RATES = (1.0, 0.999, 0.99)
 LARGE = 50  # rows in a batch of methods that fit each one
 STREAMS = 100  # for the alarm
 NOISE = 0.3
@@ -299,28 +300,48 @@ def _raised(scores: list[float]) -> int | None:
 
 
 def _file(options: Options, name: str) -> Iterator[dict[str, Any]]:
-    """A file as `basinet stream` replays it."""
+    """A file as `basinet stream` replays it: with columns that a person prepared, or with `--lags 3`."""
     if name == "co2" and options.folder is None:
         return
-    table = _co2(options.folder) if name == "co2" else _hourly(options.examples or 3000, options.seed)  # type: ignore[arg-type]
+    old, lags = {"first": 200, "batch": 10}, {"lags": 3}
     plans: dict[str, Any] = {
-        "linear Kalman": (Kalman(), ()),
-        "EKF": (EKF(), (20,)),
-        "EKF AdaptiveForget": (EKF(drift=AdaptiveForget()), (20,)),
-        "LOFI AdaptiveForget": (LOFI(rank=10, drift=AdaptiveForget()), (20,)),
+        "linear Kalman": (Kalman(), (), old),
+        "EKF": (EKF(), (20,), old),
+        "EKF AdaptiveForget": (EKF(drift=AdaptiveForget()), (20,), old),
+        "LOFI AdaptiveForget": (LOFI(rank=10, drift=AdaptiveForget()), (20,), old),
+        "lags: forget nothing": (EKF(), (20,), lags),
+        "lags: Change": (EKF(drift=Change()), (20,), lags),
+        "lags: Change(scale=1)": (EKF(drift=Change(scale=1.0)), (20,), lags),
+        "lags: AdaptiveForget": (EKF(drift=AdaptiveForget(RATES)), (20,), lags),
     }
-    for label, (method, hidden) in options.chosen(plans).items():
-        plan = StreamPlan(target="y", time="time", method=method, first=200, batch=10, hidden=hidden, seed=options.seed)
-        replay = begin(table, plan, Rules(kind="real"), lambda line: None)
-        curve, cover = [], []
-        for after, record in replay.steps(table):
-            replay = after
-            if "nll" in record:
-                curve.append(record["nll"])
-                cover.append(record["coverage"])
-        scores = replay.running()
-        extra = {"rows": table.n, "skipped": replay.counted["skipped"], "alarms": replay.counted["alarms"]}
-        yield {"method": label, **extra, **scores, "curve": _thin(curve), "coverage_curve": _thin(cover)}
+    for label, (method, hidden, more) in options.chosen(plans).items():
+        each = []
+        for split in range((options.splits or SPLITS) if more is lags else 1):
+            seed = options.seed + split
+            table = _co2(options.folder) if name == "co2" else _hourly(options.examples or 3000, seed)  # type: ignore[arg-type]
+            rules = Rules(
+                kind="real", drop=("before", *(["year_ago"] if name == "co2" else [])) if more is lags else ()
+            )
+            plan = StreamPlan(target="y", time="time", method=method, hidden=hidden, seed=seed, **more)
+            each.append(_replayed(begin(table, plan, rules, lambda line: None), table))
+        scores = {key: float(np.mean([one[key] for one in each])) for key in each[0] if "curve" not in key}
+        curves = {key: each[0][key] for key in each[0] if "curve" in key}
+        yield {"method": label, "seeds": len(each), **scores, "each": [one["nll"] for one in each], **curves}
+
+
+def _replayed(replay: Replay, table: Table) -> dict[str, Any]:
+    """What is counted and scored of the rest of a table."""
+    curve, cover = [], []
+    for after, record in replay.steps(table):
+        replay = after
+        if "nll" in record:
+            curve.append(record["nll"])
+            cover.append(record["coverage"])
+    extra = {"rows": table.n, "skipped": replay.counted["skipped"], "alarms": replay.counted["alarms"]}
+    others = {
+        f"{kind}_of_{name.replace(' ', '_')}": v for name, of in replay.references().items() for kind, v in of.items()
+    }
+    return extra | replay.running() | others | {"curve": _thin(curve), "coverage_curve": _thin(cover)}
 
 
 def _co2(folder: Path) -> Table:

@@ -273,6 +273,7 @@ class Streamed(Call):
             "members": self.odd(self.draw.choice((None, 1, 2)), (0, -1)),
             "seed": self.odd(self.draw.choice((0, 7)), (-1, 2**64)),
             "start": self.odd(self.start(problem) if self.draw.random() < 0.2 else None, (3,)),
+            "drift": self.odd(None, (bn.filters.Forget(0.9), bn.filters.Change(), 0.9), 0.1),
         }
         state = bn.online(self.method(), problem, **options)
         runs = self.draw.random() < 0.2
