@@ -197,7 +197,10 @@ def test_an_evaluation_tells_whether_sets_hold_what_they_promise(tmp_path):
     told = " ".join(result.output.split())
     [found] = read_records(record)[0]["sets"]
     assert found["kind"] == "scaled" and found["level"] == 0.9 and found["n"] == 80
-    assert f"promise 90.0%: they hold {found['coverage']:.1%} here" in told and "wide on average" in told
+    assert (
+        f"promise 90.0%: they contain the truth in {found['coverage']:.1%} of rows here" in told
+        and "wide on average" in told
+    )
     assert invoke("predict", fitted, test, "--out", str(tmp_path / "p.csv")).exit_code == 0
     with open(tmp_path / "p.csv", newline="") as file:
         sets = [(float(p["conformal_low"]), float(p["conformal_high"])) for p in csv.DictReader(file)]

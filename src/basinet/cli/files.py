@@ -115,7 +115,7 @@ def fit(
             sizes += ", others for each member" if held.rows is not None else f": one part for all, {APART}"
         sizes += f", {parts[2].n:,} to calibrate on" if calibrate else ""
         inputs = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs"
-        tell(f"{table.name}: {goal} ({encoder.target.told}) from {inputs}; {sizes}; seed {seed}")
+        tell(f"{table.name}: {goal} ({encoder.target.in_words}) from {inputs}; {sizes}; seed {seed}")
         problem, recipe, why = pilot(
             problems, train, held, recipe=recipe, seed=seed, engine=engine, pool=where / "pilot"
         )
@@ -261,10 +261,9 @@ def evaluate(
             size = "classes on average" if encoder.target.what == "classes" else "wide on average"
             promise = f"Conformal sets ({sets['kind']}, calibrated on {sets['n']:,} rows) promise {sets['level']:.1%}"
             kept = "kept" if sets["low"] <= sets["level"] <= sets["high"] else "NOT KEPT"
-            held = (
-                f"they hold {sets['coverage']:.1%} here ({sets['size']:.4g} {size}; 95 % interval {sets['low']:.1%} to"
-            )
-            tell(f"{promise}: {held} {sets['high']:.1%}): {kept}")
+            held = f"they contain the truth in {sets['coverage']:.1%} of rows here"
+            interval = f"95 % interval {sets['low']:.1%} to {sets['high']:.1%}"
+            tell(f"{promise}: {held} ({sets['size']:.4g} {size}; {interval}): {kept}")
         if place is not None:
             recipe = describe(posterior.recipe)
             record = {"data": file.name, "checksum": digest, "recipe": recipe, "members": len(posterior), "seed": seed}

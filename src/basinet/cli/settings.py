@@ -161,7 +161,7 @@ class _Kinds:
     plain: list[Any]
     saved: list[str]
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         words = ["None" if x is type(None) else x.__name__ if x in _PLAIN else str(x) for x in self.plain]
         return " or ".join([*words, *(f"the name of a {kind}" for kind in self.saved)])
 
@@ -191,7 +191,7 @@ def _value(setting: _Setting, kinds: _Kinds, what: str) -> Any:
         return value
     if kinds.saved and isinstance(value, str):
         return named(kinds.saved[0], text, f"--set {_cut(setting.whole)}")
-    raise ValueError(f"expected {what} as {kinds.told()}, got {_cut(text)!r}")
+    raise ValueError(f"expected {what} as {kinds.in_words()}, got {_cut(text)!r}")
 
 
 def _start(value: Any, kinds: _Kinds, setting: _Setting) -> Any:

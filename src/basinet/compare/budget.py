@@ -46,7 +46,7 @@ class Budget(NamedTuple):
     def __str__(self) -> str:
         return f"{self.amount:g}{self.unit}"
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """What is done with it, in a line."""
         what = "training steps of one network" if self.unit == "steps" else "seconds of fitting"
         trial = "" if self.unit == "steps" else ", found by short trials"

@@ -185,7 +185,7 @@ def piloted(setting: Setting, rows: list[Row], out: Path, say: Say) -> tuple[Set
 def within(setting: Setting, rows: list[Row], out: Path, budget: Budget, say: Say) -> tuple[Setting, list[Row]]:
     """The rows scaled to a budget, as an earlier run in `out` decided where there was one, and the setting that says
     so."""
-    say(budget.told())
+    say(budget.in_words())
     quiet = setting._replace(engine=replace(setting.engine or Engine(), progress=False))
 
     def seconds(row: Row) -> float:

@@ -271,4 +271,4 @@ def _notes(search: Found, sigma: float, gain: float, lost: bool, accept: float |
         )
     elif search.widened:
         yield f"the maximum was at an end of the range of sigma, which was widened to {low:.2g} ... {high:.2g}"
-    yield f"sigma {sigma:.3g} gains {gain:.2g} in log likelihood a validation example"
+    yield f"sigma {sigma:.3g} gains {gain:.2g} in log likelihood per validation example"

@@ -53,7 +53,7 @@ def load_table(
         val,
         test,
         classes=len(goal.values) if isinstance(goal, Classes) else None,
-        description=f"{table.n:,} rows of {table.name}, {target} ({goal.told}) from {used}{by_column}.",
+        description=f"{table.n:,} rows of {table.name}, {target} ({goal.in_words}) from {used}{by_column}.",
         class_names=names,
         feature_names=encoder.features,
         target_mean=goal.mean if isinstance(goal, Real) else 0.0,

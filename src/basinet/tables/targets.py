@@ -40,7 +40,7 @@ class Target(Saved, kind="target"):
 
     @property
     @abstractmethod
-    def told(self) -> str:
+    def in_words(self) -> str:
         """What it is, in two words."""
 
     @property
@@ -80,7 +80,7 @@ class Classes(Target):
         return len(self.values)
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         return f"{len(self.values):,} classes"
 
     def encode(self, values: Values, label: str) -> Tensor:
@@ -128,7 +128,7 @@ class Labels(Target):
         return len(self.columns)
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         return f"{len(self.columns):,} label{'s' * (len(self.columns) > 1)}"
 
     @property
@@ -191,7 +191,7 @@ class Real(Target):
         return 1
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         return "a number"
 
     @property
