@@ -64,6 +64,24 @@ def test_what_is_said_of_swag_is_recorded(compared):
     assert f"{ratio[0]} on the digits, {ratio[1]} on {rows} training rows" in page("choosing")
 
 
+def test_what_is_said_of_new_inputs_is_recorded():
+    rows = {r["method"]: r["curve"] for r in read("local") if r["data"] == "fashion_mnist"}
+
+    def auroc(method):
+        values = {x["size"]: x["auroc"] for x in rows[method]}
+        return f"{values[1]:.2f} and {values[20]:.2f}".replace("0.", ".")
+
+    said = f"the plain ensemble has {auroc('deep ensemble')}, with temperatures {auroc('temperature')}."
+    assert said in page("choosing") and said.replace(" has ", " ").removesuffix(".") in page("studies/local")
+    best = auroc("Laplace, all layers, Kronecker").replace(" and", " for one member and") + " for twenty"
+    assert f"AUROC of {best};" in page("choosing") and f"AUROC of {best}," in page("studies/local")
+
+
+def test_the_number_of_sets_is_that_of_the_records(compared):
+    words = {12: "twelve", 13: "thirteen", 14: "fourteen", 15: "fifteen"}
+    assert f"with every default on {words[len(compared)]} data sets" in page("choosing")
+
+
 def test_the_sizes_of_test_parts_are_those_of_the_records():
     studies = [path.stem for path in (ROOT / "results").glob("*.jsonl") if not path.stem.startswith("bench-")]
     sizes = [r[key] for name in studies for r in read(name) for key in ("n_test", "n_report") if key in r]
