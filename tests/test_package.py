@@ -3,6 +3,7 @@
 import ast
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -123,3 +124,11 @@ def test_loading_knows_every_class_that_a_file_may_name():
         "print(*set(_classes) - before)\n"
     )
     assert int(said[0]) > 40 and not said[1:]
+
+
+def test_the_release_has_one_version_and_one_date():
+    root = Path(bn.__file__).parents[2]
+    citation, changes = (root / name for name in ("CITATION.cff", "CHANGELOG.md"))
+    cited = dict(line.split(": ", 1) for line in citation.read_text().splitlines() if re.match(r"[a-z-]+: \S", line))
+    released = re.search(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", changes.read_text(), re.MULTILINE)
+    assert (cited["version"], cited["date-released"]) == released.groups() and cited["version"] == bn.__version__
