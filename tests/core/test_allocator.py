@@ -7,8 +7,11 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import basinet
 
 TAKEN = """
 import json, resource, torch
@@ -46,6 +49,12 @@ def test_freed_memory_stays_inside_and_is_given_back_outside():
     assert inside < 2_000  # of 195,000 pages that are written
     assert back > 100e6
     assert outside > 20_000
+
+
+def test_the_allocator_is_set_in_one_place():
+    """Workers, too: what a user has set for the allocator holds there."""
+    root = Path(basinet.__file__).parent
+    assert [f.name for f in sorted(root.rglob("*.py")) if "mallopt" in f.read_text().lower()] == ["allocator.py"]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import queue
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..core.allocator import freed_memory_kept
 from ..core.lift import is_out_of_memory
 from ..core.tree import Point
 from .checkpoint import Checkpoints
@@ -26,7 +25,6 @@ from .transport import dumps, loads
 from .work import Event, Run, Trained
 
 STOP, END_OF_WORK = b"stop", b"end"  # what a worker is told beside pickled groups and points
-MALLOPT = ((-1, 2**31 - 1), (-2, 2**28), (-3, 2**25))  # glibc: bytes it keeps, fetches at once, maps one by one above
 
 Train = Callable[[list[int]], Iterator[Trained]]
 Job = Callable[["Line", int], Train]
@@ -142,7 +140,6 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the parent tells
     for other in others:
         other.close()
-    keep_memory()
     line = Line(lambda message: pipe.send_bytes(dumps(message)))
     threading.Thread(target=_work, args=(line, job, number, threads, settings), daemon=True).start()
     try:
@@ -162,8 +159,9 @@ def _work(line: Line, job: Job | None, number: int, threads: int, settings: Any)
             line.send("error", *error_parts(error))
             return
         line.send("ready")
-        while True:
-            line.send(*outcome(line, train, line.receive()))
+        with freed_memory_kept():
+            while True:
+                line.send(*outcome(line, train, line.receive()))
 
 
 def outcome(line: Line, train: Train, group: list[int]) -> tuple[Any, ...]:
@@ -178,16 +176,6 @@ def outcome(line: Line, train: Train, group: list[int]) -> tuple[Any, ...]:
         raise
     except BaseException as error:
         return ("large",) if len(group) > 1 and is_out_of_memory(error) else ("error", *error_parts(error))
-
-
-def keep_memory() -> None:
-    """Has the C library keep memory that is freed: each step needs it again, and to fetch it from the system takes a
-    small convolutional network a sixth of its time."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # another C library
-            adjust = ctypes.CDLL("libc.so.6").mallopt
-            for setting, value in MALLOPT:
-                adjust(setting, value)
 
 
 def torch_settings() -> tuple[Any, ...]:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...core.allocator import freed_memory_kept
 from ...core.tree import Point, leaves
 from ...pool.pool import Shelf
 from ..checkpoint import Checkpoints, flattened, unflattened, versions
@@ -26,10 +27,7 @@ from ..memory import SHARE, MemberBytes, free_bytes
 from ..planner import Planner
 from ..probe import Plan
 from ..transport import plain
-from ..worker_loop import Line, WorkerError, error_parts, keep_memory, outcome, set_torch
-
-if TYPE_CHECKING:
-    pass
+from ..worker_loop import Line, WorkerError, error_parts, outcome, set_torch
 
 PAUSE = 0.5  # seconds for which messages are gathered
 SAVE = 30.0  # seconds in which a task that is stopped saves where it is
@@ -104,7 +102,8 @@ def plan(task: Task, parcel: bytes, room: int | None) -> bytes:
         here = _kept_here(task, line, points, Checkpoints()).here
         point = here.engine.move(here.roster.point(wanted[0], 0))
         planner = Planner(here.engine, here, room)
-        planner.plan(point, wanted)
+        with freed_memory_kept():
+            planner.plan(point, wanted)
         saved, largest = here.run.checkpoints, planner.largest
         if task.device == "cuda":
             takes = MemberBytes(*saved.settings["bytes"]).of(largest, here.chunk or largest)
@@ -191,7 +190,8 @@ def _train(task: Task, parcel: bytes, line: Line) -> None:
                 else:
                     yield trained
 
-        line.send(*outcome(line, members, given.group))
+        with freed_memory_kept():
+            line.send(*outcome(line, members, given.group))
     except BaseException as error:
         line.send("error", *error_parts(error))
 
@@ -208,7 +208,6 @@ def _kept_here(task: Task, line: Line, points: dict[int, Point] | None, saved: C
         _data.clear()
         _data[about] = loads(ray.get(task.parcels[0]))
     if key not in _kept:
-        keep_memory()
         _kept.clear()
         job, shelf = loads(ray.get(task.parcels[1]))
         job = job._replace(work=job.work._replace(data=_data[about][0], val=_data[about][1]))
