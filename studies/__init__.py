@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -94,6 +94,19 @@ class Options(NamedTuple):
                 raise ValueError(f"{name} needs files: {words}")
             say(f"{name} left out: {words}")
         return self.folder is not None
+
+    def without_folder(self, built_in: Collection[str], offered: Sequence[str], say: Say) -> list[str]:
+        """Of the sets that are asked for, or all that are offered, those that can be run: without a folder those that
+        are built in. What is left out is said; where nothing is left that is an error."""
+        wanted = list(self.sets or offered)
+        can = [name for name in wanted if self.folder is not None or name in built_in]
+        if left := [name for name in wanted if name not in can]:
+            known = [f"{name} ({FROM[name]})" if name in FROM else name for name in left]
+            words = f"for want of --folder with their files: {'; '.join(known)}"
+            if not can:
+                raise ValueError(f"nothing to do, {words}")
+            say(f"left out, {words}")
+        return can
 
     def images(self, name: str) -> dict[str, Data]:
         """The parts of an image set from the folder; where its files are missing, says where they come from."""

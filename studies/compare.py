@@ -47,9 +47,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     for name in options.sets:
         if name not in SETS:
             raise ValueError(f"the study compare has no set {name!r}.{did_you_mean(name, SETS)}")
-    sets = [name for name in options.sets or SETS if options.folder or name in (*BUILT_IN, *MADE)]
-    if left := [name for name in options.sets or SETS if name not in sets]:
-        say(f"left out, for want of --folder with their files: {', '.join(left)}")
+    sets = options.without_folder((*BUILT_IN, *MADE), SETS, say)
     path = options.out / "compare.jsonl"
     known = read_records(path) if path.exists() else []
     for name in sets:

@@ -228,11 +228,7 @@ def evaluate(job: Job) -> list[dict[str, Any]]:
 
 
 def _splits(options: Options, say: Say) -> Iterator[tuple[str, int]]:
-    asked = options.sets or (*SEEDS, *uci.NAMES)
-    for name in asked:
-        if options.folder is None and name != "digits":
-            say(f"left out, for want of --folder with its file: {name}")
-            continue
+    for name in options.without_folder(["digits"], (*SEEDS, *uci.NAMES), say):
         if name in SEEDS:
             count = SEEDS[name]
             datasets.load(name, folder=options.folder)  # a file that is missing is missed before hours of fits

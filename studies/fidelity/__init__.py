@@ -36,10 +36,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         if name not in SETS:
             raise ValueError(f"the study fidelity has no set {name!r}.{did_you_mean(name, SETS)}")
     records: list[dict[str, Any]] = []
-    for name in options.sets or SETS:
-        make, reads = SETS[name]
-        if reads and options.folder is None:
-            say(f"{name} left out: give --folder with its files")
-            continue
+    for name in options.without_folder([n for n, (_, reads) in SETS.items() if not reads], list(SETS), say):
+        make, _ = SETS[name]
         records += make(options, Book.of(options, name), say)
     return records

@@ -64,7 +64,10 @@ def test_the_study_writes_a_record_for_each_method_and_makes_none_again(tmp_path
     assert [r["total_variation"] for r in written] == [r["total_variation"] for r in made]
     for record in made:
         assert 0.3 < record["agreement"] <= 1 and 0 < record["total_variation"] < 0.7
-    assert said[0].startswith("digits, reference: 2 chains of 8 draws.") and "cifar10 left out" in said[-1]
+    assert (
+        said[1].startswith("digits, reference: 2 chains of 8 draws.")
+        and "left out, for want of --folder with their files: concrete; " in said[0]
+    )
     again = fidelity.run(options, said.append)
     assert again == made and len((tmp_path / "fidelity.jsonl").read_text().splitlines()) == len(rows)
 

@@ -29,7 +29,7 @@ def test_the_study_leaves_the_records_of_its_three_questions(tmp_path, monkeypat
     early, late = records[2], records[3]
     assert early["mean"]["gap"] < late["mean"]["gap"] and early["mean"]["gain_val"] <= late["mean"]["gain_val"]
     assert all(0.8 < f["auroc"] <= 1 for row in records[4]["members"] for f in row["found"].values())
-    assert any("left out: give --folder" in line for line in lines)
+    assert any("left out, for want of --folder with their files: fashion_mnist (Zalando" in line for line in lines)
 
 
 def test_unknown_sets_are_told(tmp_path):

@@ -92,7 +92,7 @@ def test_the_summary_counts_sets_by_paired_differences():
 def test_sets_without_files_are_left_out_and_unknown_rows_refused(tmp_path, brief):
     lines: list[str] = []
     options = studies.Options(tmp_path, sets=("yacht",))
-    assert variational.run(options, lines.append) == []
-    assert "left out, for want of --folder with its file: yacht" in lines
+    with pytest.raises(ValueError, match="nothing to do, for want of --folder with their files: yacht"):
+        variational.run(options, lines.append)
     with pytest.raises(ValueError, match="no row 'MAPP'"):
         variational.run(options._replace(methods=("MAPP",)), lines.append)
