@@ -378,6 +378,18 @@ def test_an_edit_that_ordinary_examples_hardly_show_is_another_problem(other, tm
         fit(tmp_path, problem=other)
 
 
+def test_a_stream_that_begins_with_other_examples_each_time_knows_its_network(tmp_path):
+    def shuffled(seed: int) -> bn.Data:
+        order = torch.randperm(12, generator=torch.Generator().manual_seed(seed))
+        batches = [(DATA.inputs[i], DATA.targets[i]) for i in order.split(5)]
+        return bn.Data.stream(lambda: iter(batches), n=12, name="twelve")
+
+    fit(tmp_path, problem=forward(), data=shuffled(0))
+    with pytest.raises(FileError, match="its layers are the same, and it computes something else"):
+        fit(tmp_path, problem=forward(torch.tanh), data=shuffled(1))
+    assert fit(tmp_path, problem=forward(), data=shuffled(2)).info["trained"] == 0
+
+
 def test_a_mask_of_padding_that_the_first_examples_do_not_need_is_seen(tmp_path):
     key = bn.Noise.seed(5)
     tokens = 1 + key.split("x").integers(200 * 8, 49).reshape(200, 8)

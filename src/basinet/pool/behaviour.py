@@ -1,12 +1,13 @@
 """What a problem computes, in a few numbers: networks that print alike need not be alike.
 
-The network is run on the first training examples, at parameters that follow only from their names (so that no
-version of torch and no device changes them) and at its own start, in evaluation and in training; the numbers are what
-its outputs, the likelihood and the prior give there. It is run again with parameters and inputs several times as
-large, and with whole numbers drawn from all that the data hold, the edges often: a clamp, a mask and a branch that is
-rarely taken are seen there. They are computed on the CPU in double precision, where that can be, and compared up to
-rounding; what a change of the parameters in their last digits alters is left out. A source that differs is accepted
-where all of these agree, and decides where they could not be computed.
+The network is run on the first training examples (of a stream, on numbers drawn in their shapes), at parameters that
+follow only from their names (so that no version of torch and no device changes them) and at its own start, in
+evaluation and in training; the numbers are what its outputs, the likelihood and the prior give there. It is run again
+with parameters and inputs several times as large, and with whole numbers drawn from all that the data hold, the edges
+often: a clamp, a mask and a branch that is rarely taken are seen there. They are computed on the CPU in double
+precision, where that can be, and compared up to rounding; what a change of the parameters in their last digits alters
+is left out. A source that differs is accepted where all of these agree, and decides where they could
+not be computed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def behaviour(problem: Problem, data: Data | Stream | None) -> dict[str, Any] | 
     """What the problem computes on the first of some data, as JSON; None without data."""
     if data is None:
         return None
-    seen = some(data)
+    seen = _in_its_place(some(data)) if isinstance(data, Stream) else data
     if problem not in _counts:
         _counts[problem] = _affordable(problem, seen)
     count, further = _counts[problem]
@@ -80,6 +81,17 @@ def unlike(old: dict[str, Any], new: dict[str, Any]) -> str:
     tried = OUTPUT in compared and any(n.startswith(FURTHER) for n in compared)
     everywhere = tried and all((a.get(n) is None) == (b.get(n) is None) for n in (*a, *b))
     return "" if everywhere else "the source of its network is another one"
+
+
+def _in_its_place(first: Data) -> Data:
+    """Examples in the shapes of a stream's, whose first batch may be another one each time: normal numbers, and 0 and 1
+    for whole ones."""
+
+    def drawn(x: Tensor) -> Tensor:
+        z = Noise.seed(4).normal(torch.empty(MANY, *x.shape[1:]))
+        return (z if x.is_floating_point() else z > 0).to(x.dtype)
+
+    return Data(tree_map(drawn, first.inputs), drawn(first.targets))
 
 
 class _Work(TorchFunctionMode):
