@@ -357,6 +357,7 @@ def test_members_for_which_ray_runs_out_of_memory_twice_train_with_fewer_at_once
     halves += ["out of memory with 3 members at once: continuing with 2"] * (1 if method.coupled else 2)
     assert [line for line in said() if line.startswith("out of memory")] == halves
     assert sum("submitted again" in line for line in said()) == (1 if method.coupled else 3)
+    assert all("from their last checkpoint, if" in line for line in said() if "submitted again" in line)
     here = fit(None, method, **options)
     pairs = zip(leaves(there.parts[0].family), leaves(here.parts[0].family), strict=True)
     assert all(torch.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in pairs) and leftovers(tmp_path) == []

@@ -179,6 +179,19 @@ def test_tasks_ask_for_the_memory_that_planning_predicts_and_no_more_than_a_node
     assert cluster(FakeRay({"CPU": 1.0, "GPU": 1.0, "memory": GIB}))._takes([0]) == PROCESS  # members are on the GPU
 
 
+def test_the_line_on_a_lost_group_says_where_it_resumes(tmp_path):
+    ray, said = FakeRay({"CPU": 1.0}), []
+    driver = cluster(ray)
+    driver.members = [SimpleNamespace(k=7)]
+    for folder, words in ((None, "from the beginning"), (tmp_path, "from their last checkpoint, if they have one")):
+        progress = SimpleNamespace(say=said.append)
+        driver.run = driver.run._replace(progress=progress, checkpoints=Checkpoints(folder))
+        driver._lost(Running([0], History()), OSError(), deque(), lambda group: [])
+        assert said[-1] == f"MAP, members 7: their task was lost (OSError); they are submitted again, {words}"
+    ray.has *= 3  # since the run began
+    assert driver.has.words() == "3 Ray nodes with 3 CPUs"
+
+
 def test_tasks_that_wait_for_a_node_as_large_as_one_that_is_lost_ask_for_less():
     ray = FakeRay({"CPU": 1.0, "memory": GIB}, {"CPU": 1.0, "memory": 4 * GIB})
     driver = cluster(ray)

@@ -283,7 +283,12 @@ class Cluster:
         if is_starved(error) and task.history.starved > 1 and self._fewer(task.group, left, halves):
             return
         if (count := task.lost()) <= LOSSES:
-            self.run.progress.say(f"{who}: {reason}; they are submitted again, from their last checkpoint")
+            where = (
+                "from the beginning"
+                if self.run.checkpoints.folder is None
+                else "from their last checkpoint, if they have one"
+            )
+            self.run.progress.say(f"{who}: {reason}; they are submitted again, {where}")
             left.append(task.group)
             return
         line = f"{who} were given up after {count} tasks that did not come further: {reason}"

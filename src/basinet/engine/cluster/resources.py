@@ -40,7 +40,8 @@ class Resources:
         return time.monotonic() - self.looked > ASK
 
     def words(self) -> str:
-        """For the line that says where members train."""
+        """What the cluster has now, for the line that says where members train."""
+        self.look()
         nodes = len(self.nodes)
         gpus = f", {self.total['GPU']:g} GPUs" if self.total.get("GPU") else ""
         share = f", {self.share:.2g} of a GPU for each group" if gpus and self.share < 1 else ""
