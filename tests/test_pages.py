@@ -102,4 +102,5 @@ def test_a_difference_is_named_where_it_is_significant_and_can_be_seen(differenc
 @pytest.mark.parametrize("study", sorted(p.stem for p in (ROOT / "docs" / "studies").glob("*.md") if p.stem != "index"))
 def test_every_study_has_a_picture(study):
     pictures = re.findall(r"!\[[^\]]+\]\(\.\./pictures/([\w-]+\.png)\)", page(f"studies/{study}"))
-    assert pictures and all((ROOT / "docs" / "pictures" / name).exists() for name in pictures)
+    assert pictures and len(set(pictures)) == len(pictures)
+    assert all((ROOT / "docs" / "pictures" / name).exists() for name in pictures)
