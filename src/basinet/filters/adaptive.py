@@ -21,7 +21,8 @@ class AdaptiveForget(Drift):
     """Forgetting towards the prior, as `Forget`, at the rate under which the coming batch is most probable: none while
     the past explains it."""
 
-    rates: tuple[float, ...] = (1.0, 0.999, 0.99, 0.9)  # weights of the past for each example, that are tried
+    rates: tuple[float, ...] = (1.0, 0.999, 0.99, 0.9)
+    """The weights of the past that are tried, for each example."""
 
     def __post_init__(self) -> None:
         if not self.rates or not all(0 < rate <= 1 for rate in self.rates):
@@ -42,8 +43,10 @@ class Change(Drift):
     The mean stays where it is: for a network it is a better start than none.
     """
 
-    hazard: float = 0.001  # probability of a change before each example
-    scale: float | None = None  # standard deviation of the parameters after a change; None: as in the prior
+    hazard: float = 0.001
+    """Probability of a change before each example."""
+    scale: float | None = None
+    """Standard deviation of the parameters after a change; None: as in the prior."""
 
     def __post_init__(self) -> None:
         if not 0 < self.hazard < 1:

@@ -19,15 +19,24 @@ class Alarm:
     """Watches a sequence of negative log scores: `alarm = alarm.after(score)`, then `alarm.raised`. All of its state
     are numbers, so that `dataclasses.asdict` is what a file needs to hold. After an alarm, begin with a new one."""
 
-    warmup: int = 50  # scores that say what is usual
-    allowance: float = 0.5  # standard deviations above the usual that count for nothing
-    threshold: float = 20.0  # excess, in standard deviations, at which it is raised
-    largest: float = 4.0  # excess of one score that counts at most
-    count: int = 0  # scores seen
-    mean: float = 0.0  # of the first scores
-    squares: float = 0.0  # sum of their squared deviations
-    excess: float = 0.0  # g
-    raised: bool = False  # whether the excess has been above the threshold
+    warmup: int = 50
+    """The first scores, which say what is usual."""
+    allowance: float = 0.5
+    """How many standard deviations above the usual do not count."""
+    threshold: float = 20.0
+    """The excess, in standard deviations, at which the alarm is raised."""
+    largest: float = 4.0
+    """The most that one score adds to the excess."""
+    count: int = 0
+    """Scores seen."""
+    mean: float = 0.0
+    """The mean of the first scores."""
+    squares: float = 0.0
+    """The sum of their squared deviations."""
+    excess: float = 0.0
+    """g, the excess so far."""
+    raised: bool = False
+    """Whether the excess has been above the threshold."""
 
     def __post_init__(self) -> None:
         if self.warmup < 2:

@@ -49,7 +49,8 @@ class Forget(Drift):
     """Exponential forgetting towards the prior: about the last 1 / (1 - rate) examples count, and where none of them
     tells anything the prior is what remains. A network whose prior lies around its start keeps its mean."""
 
-    rate: float = 0.999  # weight of the past, for each example that comes; 1 forgets nothing
+    rate: float = 0.999
+    """Weight of the past for each new example; 1 forgets nothing."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
@@ -63,7 +64,8 @@ class Forget(Drift):
 class Inflate(Drift):
     """A random walk of each parameter, by which the past is known less and less."""
 
-    variance: float = 1e-5  # of the step that each parameter takes, for each example that comes
+    variance: float = 1e-5
+    """Variance of the step that each parameter takes, for each new example."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.variance < math.inf:
@@ -78,8 +80,10 @@ class Shrink(Drift):
     """Back towards N(0, scale^2): mean -> r mean, covariance -> r^2 covariance + (1 - r^2) scale^2 I, with r the rate
     to the power of examples. For linear models and last layers; a network of zeros cannot learn."""
 
-    rate: float = 0.999  # part of the mean that stays, for each example that comes
-    scale: float = 1.0  # standard deviation of what it goes back to
+    rate: float = 0.999
+    """Part of the mean that stays, for each new example."""
+    scale: float = 1.0
+    """Standard deviation of the distribution to which it returns."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:

@@ -30,7 +30,8 @@ STRUCTURES: tuple[Structure, ...] = ("full", "diagonal", "decoupled")
 class EKF(Linearised):
     """A network filtered by its linear function at the last mean, with a full or a diagonal covariance."""
 
-    structure: Structure = "full"  # of the covariance: full, diagonal (of the precision) or decoupled (of it)
+    structure: Structure = "full"
+    """Structure: full, diagonal (that of the precision) or decoupled (that of the covariance)."""
 
     def __post_init__(self) -> None:
         if self.structure not in STRUCTURES:

@@ -64,10 +64,14 @@ class Filter(Method, kind="method"):
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     terms: ClassVar[bool] = False
 
-    where: Where = None  # what is uncertain: patterns of names, as "head.*"; "last": the last layer; None: all
-    drift: Drift | None = None  # how parameters may move: Forget, Inflate, Shrink, AdaptiveForget, Change; None: not
-    batch_size: int = 16  # examples that are linearised together: longer batches are cut; fewer for a wide prior
-    via: Via = "linear"  # how it predicts: by the linear function that it filters, or sample, probit, bridge
+    where: Where = None
+    """Which parameters are uncertain: patterns of names, such as "head.*"; "last": the last layer; None: all."""
+    drift: Drift | None = None
+    """How parameters may move: Forget, Inflate, Shrink, AdaptiveForget or Change; None: they do not."""
+    batch_size: int = 16
+    """Examples that are linearised together: longer batches are cut; fewer for a wide prior."""
+    via: Via = "linear"
+    """How it predicts: by the linear function that it filters, or sample, probit, bridge."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

@@ -15,9 +15,11 @@ CENTRES = ("start", "prior", None)
 class Linearised(Filter, kind="method"):
     """A filter of a network, which is taken for a linear function at a mean."""
 
-    iterations: int = 1  # linearisations of a batch
-    centre: Literal["start", "prior"] | None = None  # the prior's mean: its own, or where the network starts, since a
-    #                                                  network of zeros cannot learn; None: its own where it names one
+    iterations: int = 1
+    """How many times a batch is linearised."""
+    centre: Literal["start", "prior"] | None = None
+    """The prior's mean: its own, or where the network starts, since a network of zeros cannot learn; None: its own
+    where it names one."""
 
     def __post_init__(self) -> None:
         if self.iterations < 1:

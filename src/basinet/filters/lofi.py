@@ -25,7 +25,8 @@ from .linearised import Linearised
 class LOFI(Linearised):
     """A network filtered by its linear function at the last mean, with a precision of low rank plus a diagonal."""
 
-    rank: int = 20  # directions that are kept beside the diagonal
+    rank: int = 20
+    """How many directions are kept beside the diagonal."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:

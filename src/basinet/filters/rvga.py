@@ -33,9 +33,12 @@ from .linearised import Linearised
 class RVGA(Linearised):
     """A network filtered by what its batches say on average over the posterior itself, not at its mean only."""
 
-    structure: Literal["full", "diagonal"] = "full"  # of the covariance: full, or the diagonal of the precision
-    draws: int = 20  # of the parameters, over which gradients and curvature are averaged: an even number
-    iterations: int = 3  # Newton steps for a batch
+    structure: Literal["full", "diagonal"] = "full"
+    """Structure of the covariance: full, or the diagonal of the precision."""
+    draws: int = 20
+    """Draws of the parameters over which gradients and curvature are averaged: an even number."""
+    iterations: int = 3
+    """Newton steps for a batch."""
 
     def __post_init__(self) -> None:
         if self.structure not in ("full", "diagonal"):

@@ -19,11 +19,16 @@ class AdaptiveConformal:
     """Watches the conformal scores of predictions that were made before targets came: `tracker =
     tracker.after(scores)`, and a prediction holds every target that scores at most `tracker.threshold`."""
 
-    level: float = 0.9  # the share of targets that are to be held
-    rate: float = 0.05  # how far a miss moves the threshold, in units of the scores
-    threshold: float = 1.645  # where it begins: for scaled residuals, that of a normal distribution
-    count: int = 0  # scores seen
-    held: int = 0  # of which at most the threshold of their time
+    level: float = 0.9
+    """The share of targets that intervals should contain."""
+    rate: float = 0.05
+    """How far a miss moves the threshold, in units of the scores."""
+    threshold: float = 1.645
+    """Where it begins: for scaled residuals, that of a normal distribution."""
+    count: int = 0
+    """Scores seen."""
+    held: int = 0
+    """How many of them were at most the threshold of their time."""
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
