@@ -114,3 +114,11 @@ def test_a_normal_that_is_almost_without_spread_in_some_direction_is_bent_too():
     kept = FlowVI().starting(flat).buffers["flow.factor"]
     assert bool((kept.diagonal() > 0).all())
     torch.testing.assert_close(kept @ kept.T, torch.ones(2, 2), rtol=1e-6, atol=1e-6)
+
+
+def test_a_normal_whose_covariance_is_not_finite_is_refused_by_name():
+    centre = {"weight": torch.zeros(1, 2).double(), "bias": torch.zeros(1).double()}
+    columns = {"weight": torch.zeros(1, 1, 2).double(), "bias": torch.full((1, 1), torch.inf).double()}
+    bad = bn.families.LowRank(centre, {n: torch.ones_like(x) for n, x in centre.items()}, columns, {})
+    with pytest.raises(FloatingPointError, match="the covariance of the normal to be bent is not finite in .*bias"):
+        FlowVI().starting(bad)

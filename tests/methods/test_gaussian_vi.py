@@ -43,6 +43,18 @@ def test_entropy_and_variances_are_those_of_the_family(structure):
     torch.testing.assert_close(ravel(recipe._variances(shape, problem)), covariance.diagonal())
 
 
+def test_columns_that_have_no_cholesky_factor_make_the_loss_nan_and_are_named():
+    """An error of the factor would end all members of a stack, and say nothing of the parameter."""
+    recipe = GaussianVI(rank=2)
+    problem = bn.Problem(lambda: nn.Linear(2, 1).double(), bn.likelihoods.Gaussian())
+    state = recipe.init(problem.init(bn.Noise.seed(0)), problem, bn.Noise.seed(1))
+    rest = state.params.rest | {"bias": torch.full_like(state.params.rest["bias"], math.nan)}
+    bad = state._replace(params=state.params._replace(rest=rest))
+    assert recipe._entropy(recipe._shape(bad.params)).isnan()
+    assert recipe.fault(bad, problem) == "the divergence from the prior is not finite in bias"
+    assert recipe.fault(state, problem) == ""
+
+
 def test_some_parameters_alone_and_the_rest_as_points():
     problem = bn.Problem(
         lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double(),
