@@ -120,5 +120,5 @@ def test_a_normal_whose_covariance_is_not_finite_is_refused_by_name():
     centre = {"weight": torch.zeros(1, 2).double(), "bias": torch.zeros(1).double()}
     columns = {"weight": torch.zeros(1, 1, 2).double(), "bias": torch.full((1, 1), torch.inf).double()}
     bad = bn.families.LowRank(centre, {n: torch.ones_like(x) for n, x in centre.items()}, columns, {})
-    with pytest.raises(FloatingPointError, match="the covariance of the normal to be bent is not finite in .*bias"):
+    with pytest.raises(FloatingPointError, match=r"the covariance of the normal to be bent is not finite in .*bias"):
         FlowVI().starting(bad)
