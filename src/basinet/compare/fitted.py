@@ -78,6 +78,6 @@ def fitted(
 
 
 def _steps_of(part: Part, planned: int) -> int:
-    """How many steps its members took: those at their last reports, or as many as were planned where there are none."""
-    steps = part.info.get("curves", {}).get("step", [])
-    return sum(int(one[-1]) for one in steps if one) + planned * (len(part.members) - sum(map(bool, steps)))
+    """How many steps its members took: those at their last reports, or what was planned where there are no curves."""
+    steps = part.info.get("curves", {}).get("step")
+    return planned * len(part.members) if steps is None else sum(int(one[-1]) for one in steps if one)
