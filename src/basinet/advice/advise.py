@@ -70,7 +70,7 @@ class Advice:
 
     def __str__(self) -> str:
         seconds = self.cost.fit_seconds
-        time = "" if seconds is None else f", {seconds:,.2g} s"
+        time = "" if seconds is None else f", {seconds:,.3g} s"
         memory = f"{readable(self.cost.fit_bytes)} at once"
         spent = f"{self.steps:,} training steps{time}, {memory}, {self.passes:,.3g} passes per prediction"
         fitted = "" if self.method is None else f": {short(self.method)}, members={self.members}"

@@ -49,8 +49,8 @@ ANCHORED = Evidence(
     "results/compare.jsonl: anchored against deep ensemble",
 )
 TABLES = Evidence(
-    "On {sets:.0f} tables the ensemble that `basinet fit` makes (ten networks and their spread by validation, where "
-    "these are fewer) has a lower NLL than the best of three boosted trees on {nll_trees:.0f} and a lower RMSE on "
+    "On {sets:.0f} tables the ensemble of `basinet fit` (ten networks, more than here, with a spread that validation "
+    "set) has a lower NLL than the best of three boosted trees on {nll_trees:.0f} and a lower RMSE on "
     "{rmse_trees:.0f}: where only the mean counts, try boosting too. {splits:.0f} splits in all.",
     "results/tables.jsonl: deep ensemble",
 )
