@@ -96,3 +96,16 @@ def test_they_come_by_default_where_they_are_quick():
     assert labels[-1] == "constant (no posterior)"
     assert not any(row.reference for row in choose(["MAP"], None, False, "real", ["constant"]).rows)
     assert not any(row.reference for row in choose(None, None, True, "real", ["constant"]).rows)
+
+
+def test_what_is_doubtful_is_warned_of_where_nobody_listens(tmp_path, caplog):
+    file = tmp_path / "counts.csv"
+    file.write_text("x,y\n" + "".join(f"{i * 7 % 11},{i % 14}\n" for i in range(140)))
+    bn.compare(file, ["constant"], target="y")
+    [line] = [
+        r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "taken for classes" in r.getMessage()
+    ]
+    assert "14 different whole numbers" in line and "kind='real'" in line
+    caplog.clear()
+    bn.compare(file, ["constant"], target="y", say=lambda line: None)
+    assert not caplog.records
