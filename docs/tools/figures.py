@@ -191,6 +191,7 @@ def online() -> None:
         "EKF": BLUE,
         "EKF diagonal": "#56b4e9",
         "LOFI": "#009e73",
+        "IVON": "#f0e442",
         "EKF Forget(0.99)": "#e69f00",
         "EKF Change": "#cc79a7",
         "run lengths": ORANGE,
