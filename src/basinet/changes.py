@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .core.documented import with_field_doc
 from .core.tree import leaves, move, take
 from .data import Data, Piece
 from .filters import Filter
@@ -24,6 +25,7 @@ from .online import read_batch, updated
 from .posterior import Posterior
 
 
+@with_field_doc
 @dataclass(frozen=True, eq=False)
 class RunLength:
     """A stream with sudden changes: `stream = RunLength(bn.online(bn.Kalman(), problem))`, then `stream =

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .chains import Chain
 from .chains.stochastic import Stochastic
+from .core.documented import with_field_doc
 from .core.lift import lift
 from .core.tree import Params, leaves, ravel, size, take, tree_map
 from .data import Data
@@ -57,6 +58,7 @@ class Row:
     tail: float
 
 
+@with_field_doc
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
     """What `diagnose` returns; `print` shows it."""

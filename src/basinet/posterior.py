@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .calibrate.conformal_sets import Conformal
 from .calibrate.temperature import Temperature, tempered
+from .core.documented import with_field_doc
 from .core.lift import lift
 from .core.noise import Noise
 from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
@@ -79,6 +80,7 @@ class Part:
         return Predictor(self.draws(samples, seed), chosen, keep)
 
 
+@with_field_doc
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """A mixture of members, each a distribution over weights. `len()` counts members, indexing slices them.

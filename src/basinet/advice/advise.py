@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from torch import nn
 
 from ..arguments import check_needs
+from ..core.documented import with_field_doc
 from ..cost.cost import Cost, Meter
 from ..data import Data, Stream, some
 from ..engine import Engine, Method
@@ -24,6 +25,7 @@ from .rules import RULES, Facts, Rule
 COUNT = 2  # recipes that are recommended
 
 
+@with_field_doc
 @dataclass(frozen=True)
 class Budget:
     """What may be spent; None: as much as it takes."""
@@ -44,6 +46,7 @@ class Budget:
             raise ValueError(f"expected at least 1 pass per prediction, got {self.passes}")
 
 
+@with_field_doc
 @dataclass(frozen=True)
 class Advice:
     """A recipe to take: `bn.fit(advice.method, problem, data, val=val, members=advice.members)`, with `start=` where it

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from ..arguments import check_arguments, check_data, check_needs, in_batches
+from ..core.documented import with_field_doc
 from ..core.noise import Noise
 from ..core.recipe import expand
 from ..core.tree import Point, leaves, nbytes, size, take, tree_map
@@ -37,6 +38,7 @@ SIDE = 512  # of the matrices whose product tells how fast linear algebra is
 NUMBERS = 2**16  # random ones that are timed
 
 
+@with_field_doc
 @dataclass(frozen=True)
 class Cost:
     """Of fitting a recipe and predicting with what it gives. All are estimates, and the data are not counted."""

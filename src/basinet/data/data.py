@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..core import tree
+from ..core.documented import with_field_doc
 from ..core.noise import Noise
 from .augment import Augmentation
 from .checks import as_tensor, check_finite, check_lengths, checked_index, checked_rows, checked_weights, kind
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 
+@with_field_doc
 @dataclass(frozen=True, eq=False, repr=False)
 class Data:
     """Examples in memory. Leading axes are all N, the values are finite, and there is at least one example.

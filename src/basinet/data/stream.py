@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..core import tree
+from ..core.documented import with_field_doc
 from ..core.model import GENERATOR
 from ..core.noise import Noise
 from .augment import Augmentation
@@ -38,6 +39,7 @@ class Piece(NamedTuple):
     weights: Tensor | None = None  # (B,), or like targets
 
 
+@with_field_doc
 @dataclass(frozen=True, eq=False, repr=False)
 class Stream:
     """Batches of N examples in all, seen by every member alike. Made by `Data.stream`.

@@ -13,7 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ..core.documented import with_field_doc
 
+
+@with_field_doc
 @dataclass(frozen=True)
 class Alarm:
     """Watches a sequence of negative log scores: `alarm = alarm.after(score)`, then `alarm.raised`. All of its state

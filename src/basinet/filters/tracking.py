@@ -13,7 +13,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ..core.documented import with_field_doc
 
+
+@with_field_doc
 @dataclass(frozen=True)
 class AdaptiveConformal:
     """Watches the conformal scores of predictions that were made before targets came: `tracker =

@@ -53,7 +53,7 @@ class BatchEnsemble(GradientMethod):
     usual: ClassVar[bool] = True
 
     epochs: int | None = None
-    """Passes through the data; None: until done, within 3,000 to 6,000 steps, or 10."""
+    """Passes through the data; None: until done, within 3,000 to 6,000 steps, or 10 passes if that is more."""
     batch_size: int | None = 128
     """Examples per step; None: all."""
     count: int = 8

@@ -88,7 +88,8 @@ class Laplace(Based):
     rank: int = 20
     """How many directions structure "low-rank" keeps."""
     prior_precision: float | str | None = None
-    """A number, "prior" or "layers"; None: by validation data if given, else by marginal likelihood."""
+    """A number; "prior": as it is; or how a factor on it is chosen: "validation", "marglik", "layers" (marginal
+    likelihood, one per layer); None: by validation data if given, else by marginal likelihood."""
     learned: tuple[float, ...] | None = None
     """Precision of each tensor's prior, if the start learned it; None: it did not."""
     noise: Literal["marglik"] | None = None

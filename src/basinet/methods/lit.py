@@ -44,7 +44,7 @@ class LIT(GradientMethod):
     coupled: ClassVar[bool] = True
 
     epochs: int | None = None
-    """Passes through the data; None: what makes 3,000 to 6,000 steps, or 10."""
+    """Passes through the data; None: as many as make 3,000 to 6,000 steps, or 10 if that is more."""
     batch_size: int | None = 128
     """Examples per step, the same for all members; None: all."""
     strength: float = 0.1

@@ -80,7 +80,7 @@ class MeanField(GradientMethod):
     """Part of the steps over which entropy and prior come in, from 0 to their whole weight; None: 0, or half where the
     prior is learned, which else shrinks to nothing."""
     prior_precision: Literal["elbo", "layers"] | None = None
-    """Learn a factor on the precision of a Normal prior: one, or one per tensor; None: do not."""
+    """Learn a factor on a Normal prior's precision by the ELBO: "elbo" one, "layers" one per tensor; None: do not."""
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:

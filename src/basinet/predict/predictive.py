@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..calibrate.conformal_sets import Conformal
+from ..core.documented import with_field_doc
 from ..core.noise import Noise
 from ..core.tree import Params, take
 from ..problem.likelihoods import ClassLikelihood, CountLikelihood, LabelLikelihood, Likelihood, RealLikelihood
 
 
+@with_field_doc
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictive(ABC):
     """The mixture over members and samples. Made by `Posterior.predict`; everything else is computed when asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from ..core.documented import with_field_doc
 from .values import listed, shown
 
 
@@ -15,6 +16,7 @@ class Split(NamedTuple):
     column: str | None = None
 
 
+@with_field_doc
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """What to do with the columns and rows of a table."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.documented import with_field_doc
 from ..core.nearest import did_you_mean
 from ..data.formats import read_arrays, reason
 from .decimals import with_points
@@ -23,6 +24,7 @@ _WIDEST = 20_000  # columns that one array of an npz file may become
 _CELLS = 1_000_000  # of a csv file, made at a time when it is written
 
 
+@with_field_doc
 @dataclass(frozen=True, eq=False)
 class Table:
     """Named columns of equal length; at least one column and one row."""
