@@ -48,6 +48,7 @@ PRIVATE = {  # and why; what is no longer imported leaves this list
     "calibrate.conformal_sets.promised": "the law of coverage that the study tests",
     "tables.replay.StreamPlan": "the command stream, record by record",
     "tables.replay.begin": "the command stream, record by record",
+    "tables.replay.Replay": "the command stream, record by record",
     "data.formats.read_npz": "an npz file with errors that name it",
     "data.images.SETS": "some rows of an image set, without the memory of all",
     "data.images.as_data": "some rows of an image set, without the memory of all",

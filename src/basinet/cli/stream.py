@@ -29,7 +29,7 @@ AROUND = 20  # records that the figure averages
 EDGES = ("low", "high", "target")  # of a record of numbers
 LARGEST = 1e300  # of what a record holds
 LITTLE = 0.01  # nats: no more than that is as good
-REPAIR = "put back what was there, or remove the file (the stream goes on, its records begin anew)"
+REPAIR = "put back what was there, or remove the file (the stream goes on, its records start again from nothing)"
 
 
 @app.command()
