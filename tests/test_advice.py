@@ -141,7 +141,9 @@ def of_laplace() -> dict[str, float]:
 def of_swag() -> dict[str, float]:
     gaps = np.concatenate(apart("SWAG", "MAP"))
     counts = {"same": (abs(gaps) < 0.001).sum(), "better": (gaps <= -0.001).sum(), "worse": (gaps >= 0.001).sum()}
-    return {"sets": len(gaps), "most": -gaps.min(), "worst": gaps.max()} | counts
+    steps = {m: np.array([r["steps"] for r in records("compare.jsonl") if r["method"] == m]) for m in ("SWAG", "MAP")}
+    times = (steps["SWAG"] / steps["MAP"]).max()
+    return {"sets": len(gaps), "most": -gaps.min(), "worst": gaps.max(), "times": times} | counts
 
 
 def of_vbll() -> dict[str, float]:

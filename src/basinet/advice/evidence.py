@@ -114,7 +114,8 @@ PEP_FASHION = Evidence(
 SWAG = Evidence(
     "Weights collected after training (SWAG), as far as validation wants them, leave the NLL of one network as it is "
     "on {same:.0f} of {sets:.0f} sets, lower it on {better:.0f} (by up to {most:.3f}) and raise it on {worse:.0f} (by "
-    "up to {worst:.3f}): not advised.",
+    "up to {worst:.3f}), with up to {times:.1f} times the steps. No record has it at equal training, so it is not "
+    "advised.",
     "results/compare.jsonl: SWAG against MAP",
 )
 ONE_MODE = Evidence(
