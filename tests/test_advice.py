@@ -6,6 +6,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,7 @@ def test_advice_reads_well():
     text = str(second)
     assert text.startswith("one network and Laplace over its last layer: Laplace, members=1")
     assert "cost: 3,000 training steps" in text and "3 passes per prediction" in text
+    assert str(replace(second, passes=1.0)).count("1 pass per prediction") == 1
     assert "[results/compare.jsonl" in text and "then:" not in text
     assert "then: bn.temper(posterior, val)" in str(first) and "results/size.jsonl" in str(first)
     start = bn.Posterior.of(problem().network.module, problem())

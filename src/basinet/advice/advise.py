@@ -75,7 +75,8 @@ class Advice:
         seconds = self.cost.fit_seconds
         time = "" if seconds is None else f", {seconds:,.3g} s"
         memory = f"{readable(self.cost.fit_bytes)} at once"
-        spent = f"{self.steps:,} training steps{time}, {memory}, {self.passes:,.3g} passes per prediction"
+        passes = f"{self.passes:,.3g} pass{'es' * (self.passes != 1)} per prediction"
+        spent = f"{self.steps:,} training steps{time}, {memory}, {passes}"
         fitted = "" if self.method is None else f": {short(self.method)}, members={self.members}"
         what = f"{self.label}{fitted}{', start=...' if self.around_start and fitted else ''}"
         then = [f"  then: {self.then}"] if self.then else []
