@@ -43,7 +43,8 @@ from .values import missing, refuse, shown, typed
 
 STREAM, STATE = "stream.json", "state"
 WAITING = 1000  # rows without a target, the last ones, that are looked at again when a file has grown
-EPOCHS = 300  # over the first rows
+EPOCHS = 300  # over first rows that are too few to validate on
+HELD, LEAST = 4, 20  # one of HELD first rows, the last of them, validates, where there are LEAST or more
 COUNTED = {"of", "row", "times", "skipped", "late", "waiting", "dropped", "alarms", "alarm", "intervals", "sums"}
 COUNTED |= {"past", "naive"}
 LIKELIHOODS: dict[str, Likelihood] = {
@@ -269,9 +270,7 @@ def begin(table: Table, plan: StreamPlan, rules: Rules, say: Say) -> Replay:
     head = table.take(slice(0, end)).take(known[:end])
     data = Data(encoder.inputs(head), encoder.targets(head))
     problem = Problem(lambda: _network(encoder, plan), LIKELIHOODS[encoder.target.what], Normal(scale="lecun"))
-    quiet = Engine(device="cpu", progress=False)
-    start = fit(MAP(epochs=EPOCHS, batch_size=min(64, data.n)), problem, data, seed=plan.seed, engine=quiet)
-    posterior = online(plan.method, problem, start=start).update((data.inputs, data.targets))
+    posterior = online(plan.method, problem, start=_started(problem, data, plan.seed)).update((data.inputs, data.targets))
     level = 1.645 if encoder.target.what == "real" else plan.level
     targets: list[Any] = data.targets.reshape(-1).tolist()
     past, _ = streamed(Numbers() if encoder.target.what == "real" else Classes((0,) * encoder.target.outputs), targets)
@@ -293,6 +292,16 @@ def begin(table: Table, plan: StreamPlan, rules: Rules, say: Say) -> Replay:
     }
     part = posterior.parts[0]
     return Replay(plan, encoder, Posterior((replace(part, info=part.info | {"stream": counted}),)))
+
+
+def _started(problem: Problem, data: Data, seed: int) -> Posterior:
+    """A network and a noise from the first rows. The last quarter of them, which training does not see, says when it
+    ends and how large the noise is: rows that were learned from would make it too small, and few steps too large."""
+    quiet = Engine(device="cpu", progress=False)
+    if data.n < LEAST:
+        return fit(MAP(epochs=EPOCHS, batch_size=data.n), problem, data, seed=seed, engine=quiet)
+    end = data.n - data.n // HELD
+    return fit(MAP(), problem, data.take(slice(end)), val=data.take(slice(end, None)), seed=seed, engine=quiet)
 
 
 def ordered(table: Table, time: str) -> tuple[Table, np.ndarray]:
