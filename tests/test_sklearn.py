@@ -218,7 +218,7 @@ def test_bad_targets_and_columns_are_said(houses):
         classifier().fit(X, np.ones(60))
     tails = np.concatenate([np.linspace(0, 1, 299), [1e6]])
     with pytest.warns(
-        DataWarning, match=r"standard deviations from the mean.*take likelihood=bn\.likelihoods\.StudentT"
+        DataWarning, match=r"standard deviations from the mean.*Take likelihood=bn\.likelihoods\.StudentT"
     ):
         model = regressor(method=BRIEF, validation_fraction=None).fit(np.tile(X, (5, 1)), tails)
     assert np.isfinite(model.predict_interval(X)).all()

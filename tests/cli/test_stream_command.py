@@ -232,6 +232,22 @@ def test_a_model_that_is_worse_than_the_last_value_says_so_and_lags_help(tmp_pat
     assert refused.exit_code == 2 and "(lags differ)" in refused.output.replace("\n", " ")
 
 
+def test_rows_that_training_does_not_see_set_the_noise(tmp_path):
+    """After 300 steps on all first rows it was too large: an NLL of 1.28 on this stream."""
+    done = run(written(tmp_path / "data.csv", rows=160), tmp_path / "out", *FAST[:-4], "--first", "60")
+    assert done.exit_code == 0, done.output
+    best = 0.5 * np.log(2 * np.pi * np.e * 0.3**2)
+    assert records(tmp_path / "out")[-1]["running"]["nll"] < best + 0.3
+
+
+def test_a_file_of_times_and_values_is_told_of_lags(tmp_path):
+    file = tmp_path / "alone.csv"
+    file.write_text("\n".join(["day,y", *(f"{i},{np.sin(i):.4f}" for i in range(120))]) + "\n")
+    refused = run(file, tmp_path / "out", *FAST)
+    assert refused.exit_code == 2 and "With --lags 3 its own past predicts it" in refused.output.replace("\n", " ")
+    assert run(file, tmp_path / "out", *FAST, "--lags", "3").exit_code == 0
+
+
 def test_lags_are_the_last_known_targets_before_a_row():
     table = Table("t", {"y": np.array([1.0, np.nan, 3.0, 4.0, np.nan, 6.0])})
     columns = replay.lagged(table, "y", 2).columns

@@ -264,7 +264,12 @@ def begin(table: Table, plan: StreamPlan, rules: Rules, say: Say) -> Replay:
     whole = table.take(known)
     share = plan.first / whole.n
     rules = replace(rules, split=f"time:{plan.time}", keep=(*rules.keep, *lag_names(plan.target, plan.lags)))
-    encoder, _ = fit_table(whole, plan.target, rules, (share, 1 - share), say=say)
+    try:
+        encoder, _ = fit_table(whole, plan.target, rules, (share, 1 - share), say=say)
+    except ValueError as error:
+        if plan.lags or set(table.columns) - {plan.target, plan.time, *rules.drop}:
+            raise
+        raise ValueError(f"{error}. With --lags 3 its own past predicts it") from None
     if encoder.target.what == "labels":
         raise ValueError("a stream is of classes or real numbers, and the target is several labels: name one column")
     head = table.take(slice(0, end)).take(known[:end])
