@@ -313,7 +313,14 @@ def test_tables_leave_out_what_closed_forms_do_not_have():
     assert set(columns) == {"class", "entropy", "p_a", "p_b", "p_c"}
     assert {"aleatoric", "epistemic"} <= set(target.predictions(made.predict(INPUTS, via="linear"), 0.9))
     scores = bn.score(made, bn.Data(INPUTS, torch.tensor([0, 1, 2, 0, 1, 2])))
-    costs = {"fit_seconds": 0.0, "predict_seconds": 0.0, "front_fit": True, "front_predict": True, "draws": 1, "steps": 0}
+    costs = {
+        "fit_seconds": 0.0,
+        "predict_seconds": 0.0,
+        "front_fit": True,
+        "front_predict": True,
+        "draws": 1,
+        "steps": 0,
+    }
     heads, rows = table([{"method": "Told", "reference": "Told", "members": 3, "seeds": 1, **scores, **costs}])
     assert rows[0][heads.index("epistemic")] == "-"
 

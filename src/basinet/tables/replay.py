@@ -275,7 +275,8 @@ def begin(table: Table, plan: StreamPlan, rules: Rules, say: Say) -> Replay:
     head = table.take(slice(0, end)).take(known[:end])
     data = Data(encoder.inputs(head), encoder.targets(head))
     problem = Problem(lambda: _network(encoder, plan), LIKELIHOODS[encoder.target.what], Normal(scale="lecun"))
-    posterior = online(plan.method, problem, start=_started(problem, data, plan.seed)).update((data.inputs, data.targets))
+    start = _started(problem, data, plan.seed)
+    posterior = online(plan.method, problem, start=start).update((data.inputs, data.targets))
     level = 1.645 if encoder.target.what == "real" else plan.level
     targets: list[Any] = data.targets.reshape(-1).tolist()
     past, _ = streamed(Numbers() if encoder.target.what == "real" else Classes((0,) * encoder.target.outputs), targets)
