@@ -64,6 +64,24 @@ def test_fit_goes_over_the_data_once(name):
     close(bn.fit(FULL[name], EXACT.problem, EXACT.data, engine=QUIET), EXACT.mean, EXACT.covariance)
 
 
+@pytest.mark.parametrize("name", FULL)
+def test_networks_that_return_one_number_for_each_example_are_the_same(name):
+    linear = EXACT.problem.network.module
+    flat = bn.Problem(lambda: Flat(linear), EXACT.problem.likelihood, EXACT.problem.prior)
+    close(streamed(FULL[name], flat, X, Y.squeeze(-1), 9), EXACT.mean, EXACT.covariance)
+
+
+class Flat(nn.Module):
+    """What a network gives, (B,) in place of (B, 1)."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x).squeeze(-1)
+
+
 def test_predictions_are_exact():
     found = streamed(bn.Kalman(), EXACT.problem, X, Y, 4).predict(X)
     mean, variance = EXACT.predictive(X)

@@ -211,6 +211,13 @@ def test_classes_at_several_places_are_bridged_one_by_one():
             torch.testing.assert_close(both[:, t], one)
 
 
+def test_bridge_refuses_outputs_without_classes():
+    problem = bn.Problem(lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).double(), Categorical())
+    family = diagonal(problem.init(Noise.seed(0)), 0.3)
+    with pytest.raises(ValueError, match=r"one for each class, got \(5,\)"):
+        posterior(problem, [family]).predict(normal("places", 5, 4), via="bridge")
+
+
 def test_linear_samples_average_to_the_integral_of_two_classes():
     problem = bn.Problem(lambda: nn.Linear(4, 1).double(), Bernoulli())
     family = diagonal(problem.init(Noise.seed(0)), 1.0)

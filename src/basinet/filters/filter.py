@@ -266,7 +266,7 @@ def observed(problem: Problem, point: Point, piece: Piece, names: tuple[str, ...
     def fit(f: Tensor) -> Tensor:
         return weighted(likelihood.log_density(f, piece.targets, learned), piece.weights).sum()
 
-    gradient = torch.func.grad(fit)(outputs).flatten(1)
+    gradient = torch.func.grad(fit)(outputs).unsqueeze(-1).flatten(1)  # networks may return (B,)
     root = roots.expected(likelihood, outputs, piece.targets, piece.weights, learned)
     columns, share = root.columns(0, root.count), problem.shares[0]
     each = torch.einsum("kbe,bep->kbp", columns, rows).flatten(0, 1)

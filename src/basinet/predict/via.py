@@ -115,6 +115,8 @@ class Predictor:
         if self.via == "probit":
             logits = probit(mean, spread.reshape(mean.shape))
             return logits.log_softmax(-1) if self._of_classes else logits, spread
+        if mean.dim() < 2:
+            raise ValueError(f"expected outputs of shape (B, ..., C), one for each class, got {tuple(mean.shape)}")
         blocks = _own_blocks(spread, mean.shape)
         return bridge(mean, blocks), blocks.diagonal(dim1=-2, dim2=-1)
 
