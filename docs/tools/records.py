@@ -200,12 +200,14 @@ def won() -> list[str]:
 def around() -> list[str]:
     """Each row of that study that is around trained networks, against these: on how many sets it lowers the NLL, and by
     how much."""
+    from basinet.advice.records import SAME
+
     score = {(r["data"], r["method"]): r["nll"] for r in read("compare")}
     sets = list(dict.fromkeys(data for data, _ in score))
     cells = []
     for label, start in AROUND.items():
         gaps = {data: score[data, label] - score[data, start] for data in sets}
-        counts = [sum(g <= -WORTH for g in gaps.values()), sum(abs(g) < WORTH for g in gaps.values())]
+        counts = [sum(g <= -SAME for g in gaps.values()), sum(abs(g) < SAME for g in gaps.values())]
         ends = [(data, gaps[data]) for data in (min(gaps, key=lambda d: gaps[d]), max(gaps, key=lambda d: gaps[d]))]
         said = [f"{gap:+.3f} ({title(data)})" for data, gap in ends]
         cells.append([label, start, *map(str, (*counts, len(sets) - sum(counts))), *said])
