@@ -1,6 +1,7 @@
 """The verdict names a row and a reason that the numbers have, and the tiles are that row's."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 from runs import make_run
@@ -46,6 +47,20 @@ def test_what_is_as_good_and_cheaper_is_to_be_used(tmp_path):
         "Use MAP, because on these examples it is not significantly different from the best row, deep ensemble of 5"
     )
     assert "one forward pass and 800 training steps against 5 forward passes and 4,000 training steps" in said
+
+
+def test_a_row_that_another_beats_at_the_same_cost_is_not_recommended():
+    """Its difference from the best is not significant because it is noisy, and that of the other, smaller one is."""
+
+    def row(name, nll, draws, steps):
+        numbers = {"nll": nll, "draws": draws, "steps": steps}
+        return SimpleNamespace(name=name, reference=False, value=numbers.__getitem__)
+
+    rows = [row("chains", 0.08, 100, 30_000), row("shared", 0.09, 8, 3000), row("MAP", 0.1, 1, 3000)]
+    rows.append(row("tempered MAP", 0.12, 1, 3000))
+    differences = {name: SimpleNamespace(matters=name == "MAP", low=0.0) for name in ("shared", "MAP", "tempered MAP")}
+    run = SimpleNamespace(rows=rows, differences=differences, leader=rows[0])
+    assert recommended(run).name == "shared"
 
 
 def test_passes_of_prediction_count(tmp_path):

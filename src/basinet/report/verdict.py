@@ -30,8 +30,17 @@ def as_good(run: Run) -> list[Row]:
 
 def recommended(run: Run) -> Row:
     """Of the rows that do as well as the best: the one of the fewest forward passes for a prediction, which are paid
-    for again and again; of equal ones, that of the fewest training steps, then of the lowest NLL."""
-    return min(as_good(run), key=lambda row: (_cost(row, "draws"), _cost(row, "steps"), row.value("nll")))
+    for again and again; of equal ones, that of the fewest training steps, then of the lowest NLL. Not one that another
+    row beats at no higher cost: its difference from the best is larger, and not significant because it is noisy."""
+    trained = [row for row in run.rows if not row.reference]
+    rows = [row for row in as_good(run) if not any(_beats(other, row) for other in trained)]
+    return min(rows or [run.leader], key=lambda row: (_cost(row, "draws"), _cost(row, "steps"), row.value("nll")))
+
+
+def _beats(one: Row, other: Row) -> bool:
+    """Whether a row has a lower NLL, for no more passes and no more steps."""
+    cheaper = all(one.value(cost) <= other.value(cost) for cost in ("draws", "steps"))
+    return cheaper and one.value("nll") < other.value("nll")
 
 
 def falling(run: Run) -> dict[str, float]:
