@@ -2,6 +2,7 @@
 
     python bench/cluster.py                  overhead: the same members in two processes and in two Ray workers
     python bench/cluster.py --members 10000  a simulation: the driver's memory and time, and the files of the pool
+    python bench/cluster.py --gpu            a GPU that groups share: sixteen members in one task, or in four
 
 Overhead is seconds to the first report of a member, and seconds in all, for short and long members, in one run: fits in
 processes and on Ray take turns, and what is compared are ratios of neighbours, since other programs may have the cores;
@@ -10,12 +11,16 @@ Ray's workers have the priority of other programs here; by default they give way
 programs of the same session (--busy) they take longer than processes do. The simulation has the driver's code, the pool
 and its files; nodes are simulated: each task answers at once with its member, which is written to the pool by this
 process.
+
+On a GPU the same members train in this process, and on Ray as one group, as four groups that share the GPU, and as four
+that have it in turn.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import statistics
 import subprocess
@@ -36,6 +41,7 @@ from basinet.engine.cluster.task import dumps, loads
 from basinet.engine.planner import cut
 from basinet.families import Delta
 from basinet.networks import MLP
+from basinet.networks.cnn import pep_mnist_cnn
 
 NODES, PLACES = 100, 8  # of the simulation: nodes, and tasks that run on each
 EPOCHS = {"short": 5, "long": 50}
@@ -43,6 +49,10 @@ EPOCHS = {"short": 5, "long": 50}
 
 def network() -> torch.nn.Module:
     return MLP(16, 3, hidden=(64, 64))
+
+
+def mlp() -> torch.nn.Module:
+    return MLP(784, 10, hidden=(200, 200, 200))
 
 
 def data(n: int = 512) -> bn.Data:
@@ -213,9 +223,76 @@ def simulate(members: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class InTurn(driver.Resources):
+    """Each task has a GPU to itself."""
+
+    @property
+    def share(self) -> float:
+        return 1.0
+
+    @share.setter
+    def share(self, value: float) -> None:
+        pass
+
+
+def shared_gpu(repeats: int) -> Iterator[dict[str, Any]]:
+    """Sixteen members on the one GPU of a Ray node: as one group, and as four side by side and in turn."""
+    import ray
+
+    plain, members = driver.Resources, 16
+    for name, make, shape, epochs in (("mlp", mlp, (784,), 100), ("cnn", pep_mnist_cnn, (1, 28, 28), 20)):
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(8192, *shape, generator=generator)
+        given = bn.Data(images, torch.randint(0, 10, (8192,), generator=generator))
+        problem = bn.Problem(make, bn.likelihoods.Categorical())
+        kinds = {
+            "no Ray": (members, plain), "one group": (members, plain),
+            "four at once": (4, plain), "four in turn": (4, InTurn),
+        }  # fmt: skip
+        for kind, (group, resources) in kinds.items():
+            seconds = list[float]()
+            for _ in range(repeats):
+                if kind != "no Ray":
+                    ray.init(num_cpus=8, num_gpus=1, include_dashboard=False, log_to_driver=False)
+                driver.Resources = resources  # type: ignore[misc]
+                executor = None if kind == "no Ray" else "ray"
+                engine = bn.Engine(executor=executor, device="cuda", group=group, progress=False)
+                recipe = bn.MAP(epochs=epochs, batch_size=128)
+                began = time.perf_counter()
+                with tempfile.TemporaryDirectory() as pool, messages() as lines:
+                    posterior = bn.fit(recipe, problem, given, members=members, pool=pool, engine=engine)
+                seconds.append(time.perf_counter() - began)
+                ray.shutdown()
+            yield {
+                "bench": "cluster", "gpu": torch.cuda.get_device_name(), "network": name, "members": members,
+                "groups": kind, "steps": epochs * 8192 // 128, "seconds": seconds, "said": lines[:1],
+                "loss": float(torch.tensor([float(c[-1]) for c in posterior.info["curves"]["loss"]]).mean()),
+            }  # fmt: skip
+    driver.Resources = plain  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def messages() -> Iterator[list[str]]:
+    """The lines that basinet says within the body."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler, logger = Lines(), logging.getLogger("basinet")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
 def main() -> None:
     parser = options(__doc__, ("cpu",))
     parser.add_argument("--members", type=int, help="simulate a fit of this many on 100 nodes")
+    parser.add_argument("--gpu", action="store_true", help="what groups gain that share one")
     parser.add_argument("--repeats", type=int, default=5, help="fits of each kind and length")
     parser.add_argument("--niceness", type=int, default=0, help="of Ray's workers, which have 15 by default")
     parser.add_argument("--busy", type=int, default=0, help="programs that compute beside it")
@@ -228,6 +305,7 @@ def main() -> None:
         return
     asked = overhead(chosen.repeats, chosen.niceness, chosen.lengths, chosen.busy)
     records = iter([apart(__file__, "--one", str(chosen.members))]) if chosen.members else asked
+    records = shared_gpu(chosen.repeats) if chosen.gpu else records
     with beside(chosen.busy):
         for record in records:
             print(json.dumps(record, indent=1), flush=True)

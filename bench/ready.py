@@ -53,6 +53,10 @@ def resnet_8() -> nn.Module:
     return ResNet(depth=8)
 
 
+def wide_filter() -> nn.Module:
+    return WideResNet(norm="filter")
+
+
 class Row(NamedTuple):
     name: str
     net: Callable[[], nn.Module]
@@ -64,6 +68,7 @@ class Row(NamedTuple):
 
 ROWS = [
     Row("WRN-16-4", WideResNet, 4, "MAP", 5.0, 5.7),
+    Row("WRN-16-4, filter norm", wide_filter, 4, "MAP", None, None),
     Row("ResNet-20", ResNet, 8, "MAP", 5.0, 7.1),
     Row("ViT 192x6", ViT, 8, "MAP", 5.0, 9.5),
     Row("MLP 3072-512x3-10", mlp, 50, "MAP", 5.0, 1.6),
@@ -124,7 +129,7 @@ def main() -> None:
             measured = apart(__file__, "--one", str(i), str(compiled))
             record = {"bench": "ready", "row": row.name, "members": row.members, "compile": compiled, **measured}
             record |= {"target_ready": row.ready, "target_step": row.step if compiled else None, "versions": versions()}
-            print(f"{row.name:20} M={row.members:<3} {'compiled' if compiled else 'captured':9}", end=" ")
+            print(f"{row.name:22} M={row.members:<3} {'compiled' if compiled else 'captured':9}", end=" ")
             print(f"ready {measured['ready_seconds']:6.1f} s, step {measured['step_ms']:6.2f} ms, in all", end=" ")
             print(f"{measured['total_seconds']:.1f} s\n    {measured['said']}", flush=True)
             write(chosen.out, record)

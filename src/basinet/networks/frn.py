@@ -23,5 +23,8 @@ class FilterResponseNorm(nn.Module):
         nn.init.zeros_(self.threshold)
 
     def forward(self, x: Tensor) -> Tensor:
-        scaled = x * torch.rsqrt(x.square().mean((-2, -1), keepdim=True) + self.eps)
-        return torch.maximum(self.weight * scaled + self.bias, self.threshold)
+        # a factor for each plane, not for each pixel; in the type of x, since float32 parameters would make every pass
+        # over images in bf16 twice as large; and relu for the maximum, whose derivative takes many passes
+        factor = self.weight * torch.rsqrt(x.square().mean((-2, -1), keepdim=True) + self.eps)
+        threshold, offset, factor = (v.to(x.dtype) for v in (self.threshold, self.bias - self.threshold, factor))
+        return torch.addcmul(offset, x, factor).relu() + threshold
