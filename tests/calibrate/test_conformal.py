@@ -53,9 +53,9 @@ def numbers(n: int, seed: int = 0) -> bn.Data:
 def test_intervals_hold_as_many_targets_as_promised(kind, n, level):
     covered, m = [], 500
     for split in range(SPLITS):
-        found = bn.conformal(NUMBERS, numbers(n, 2 * split), kind, level)
+        calibrated = bn.conformal(NUMBERS, numbers(n, 2 * split), kind, level)
         test = numbers(m, 2 * split + 1)
-        low, high = found.predict(test.inputs).conformal_interval
+        low, high = calibrated.predict(test.inputs).conformal_interval
         assert low.shape == high.shape == test.targets.shape and bool((low <= high).all())
         covered.append(float(((low <= test.targets) & (test.targets <= high)).double().mean()))
     assert abs(z_of(covered, n, m, level)) < 4
@@ -67,19 +67,19 @@ def test_intervals_by_hand():
     gap = (data.targets - plain.mean).abs().flatten()
     assert bn.conformal(NUMBERS, data, "split").conformal.threshold == float(gap.sort().values[17])
     sd = plain.variance.sqrt().flatten()
-    found = bn.conformal(NUMBERS, data, "scaled")
-    assert found.conformal.threshold == pytest.approx(float((gap / sd).sort().values[17]))
-    assert found.conformal.n == 19 and found.conformal.level == 0.9
-    low, high = found.predict(data.inputs).conformal_interval
+    calibrated = bn.conformal(NUMBERS, data, "scaled")
+    assert calibrated.conformal.threshold == pytest.approx(float((gap / sd).sort().values[17]))
+    assert calibrated.conformal.n == 19 and calibrated.conformal.level == 0.9
+    low, high = calibrated.predict(data.inputs).conformal_interval
     assert torch.allclose(high - plain.mean, plain.mean - low)
-    assert torch.allclose(high - low, 2 * found.conformal.threshold * plain.variance.sqrt())
+    assert torch.allclose(high - low, 2 * calibrated.conformal.threshold * plain.variance.sqrt())
     a, b = plain.interval(0.9)
     outside = torch.maximum(a - data.targets, data.targets - b).flatten().sort().values[17]
     quantiles = bn.conformal(NUMBERS, data, "cqr")
     assert quantiles.conformal.threshold == pytest.approx(float(outside))
     low, high = quantiles.predict(data.inputs).conformal_interval
     assert torch.allclose(low, a - outside) and torch.allclose(high, b + outside)
-    assert bn.conformal(NUMBERS, data).conformal == found.conformal  # scaled is the default
+    assert bn.conformal(NUMBERS, data).conformal == calibrated.conformal  # scaled is the default
 
 
 def test_an_interval_that_would_be_empty_is_a_point():
@@ -96,8 +96,8 @@ def test_all_elements_of_a_target_are_held_together():
     for split in range(SPLITS):
         key = KEY.split("many").split(split)
         x, y = key.split("x").normal(torch.empty(340, 1).double()), key.split("y").normal(torch.empty(340, 3).double())
-        found = bn.conformal(posterior, bn.Data(x[:40], y[:40]), "split", 0.8)
-        low, high = found.predict(x[40:]).conformal_interval
+        calibrated = bn.conformal(posterior, bn.Data(x[:40], y[:40]), "split", 0.8)
+        low, high = calibrated.predict(x[40:]).conformal_interval
         covered.append(float(((low <= y[40:]) & (y[40:] <= high)).all(1).double().mean()))
     assert abs(z_of(covered, 40, 300, 0.8)) < 4
 
@@ -108,8 +108,8 @@ def test_counts_have_intervals():
     x = KEY.split("counts").normal(torch.empty(400, 1).double())
     y = bn.likelihoods.Poisson().sample(1 + x, {}, KEY.split("counted"))
     for kind in OF_NUMBERS:
-        found = bn.conformal(posterior, bn.Data(x[:200], y[:200]), kind)
-        low, high = found.predict(x[200:]).conformal_interval
+        calibrated = bn.conformal(posterior, bn.Data(x[:200], y[:200]), kind)
+        low, high = calibrated.predict(x[200:]).conformal_interval
         held = float(((low <= y[200:]) & (y[200:] <= high)).double().mean())
         assert held > 0.9 - 4 * band(200, 200, 181)[1]  # whole numbers tie: no upper bound
 
@@ -155,9 +155,9 @@ def test_sets_hold_as_many_truths_as_promised(posterior, kind, options):
     covered, full, used = [], [], 100 if options or kind != "raps" else 80
     for split in range(SPLITS):
         val, test = classes(n, 2 * split), classes(m, 2 * split + 1)
-        found = bn.conformal(posterior, val, kind, level, empty=True, seed=split, **options)
-        assert found.conformal.n == used
-        covered.append(held(found.predict(test.inputs).conformal_set, test.targets))
+        calibrated = bn.conformal(posterior, val, kind, level, empty=True, seed=split, **options)
+        assert calibrated.conformal.n == used
+        covered.append(held(calibrated.predict(test.inputs).conformal_set, test.targets))
         never = bn.conformal(posterior, val, kind, level, seed=split, **options).predict(test.inputs).conformal_set
         assert bool(never.any(-1).all())
         full.append(held(never, test.targets))
@@ -168,13 +168,13 @@ def test_sets_hold_as_many_truths_as_promised(posterior, kind, options):
 def test_with_true_probabilities_the_score_is_uniform():
     """APS's oracle: where probabilities are true, the score of the truth is uniform, and the threshold is the level."""
     data = classes(20_000)
-    found = bn.conformal(ORACLE, data, "aps", empty=True)
-    scores = class_scores(ORACLE.predict(data.inputs).probs, found.conformal).gather(-1, data.targets[:, None])
+    calibrated = bn.conformal(ORACLE, data, "aps", empty=True)
+    scores = class_scores(ORACLE.predict(data.inputs).probs, calibrated.conformal).gather(-1, data.targets[:, None])
     shares = torch.histc(scores, 10, 0, 1) / len(scores)
     assert (
         float(((shares - 0.1) ** 2 / 0.1).sum() * len(scores)) < 30
     )  # chi-square with 9 degrees of freedom: p = 0.0004
-    assert abs(found.conformal.threshold - 0.9) < 4 * math.sqrt(0.09 / 20_000)
+    assert abs(calibrated.conformal.threshold - 0.9) < 4 * math.sqrt(0.09 / 20_000)
 
 
 DRAWN = (classes(2000), classes(2000, 1))
@@ -185,12 +185,12 @@ def test_a_penalty_makes_large_sets_smaller():
     val, test = (bn.Data(d.inputs * (1 - 0.95 * (torch.arange(2000) % 2))[:, None], d.targets) for d in DRAWN)
     sizes = []
     for options in ({"kind": "aps"}, {"kind": "raps", "penalty": (1, 0.2)}, {"kind": "raps"}):
-        found = bn.conformal(ORACLE, val, **options)
-        sets = found.predict(test.inputs).conformal_set
+        calibrated = bn.conformal(ORACLE, val, **options)
+        sets = calibrated.predict(test.inputs).conformal_set
         assert held(sets, test.targets) > 0.9 - 4 * band(1600, 2000, 1441)[1]
         sizes.append(float(sets.sum(-1).double().mean()))
     assert sizes[1] < sizes[0] - 0.3 and sizes[2] <= sizes[1] + 0.1
-    assert found.conformal.free >= 1 and found.conformal.penalty in (0.001, 0.01, 0.1, 0.2, 0.5)
+    assert calibrated.conformal.free >= 1 and calibrated.conformal.penalty in (0.001, 0.01, 0.1, 0.2, 0.5)
 
 
 def test_thresholds_make_the_smallest_sets():
@@ -214,9 +214,9 @@ def test_an_input_alone_has_the_set_that_it_has_in_company(kind):
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10), bn.likelihoods.Categorical())
     engine = bn.Engine(device="cpu", progress=False)
     posterior = bn.fit(bn.MAP(epochs=2), problem, splits.train, members=3, engine=engine)
-    found = bn.conformal(posterior, splits.val, kind)
-    together = found.predict(splits.test.inputs)
-    alone = [found.predict(x[None]) for x in splits.test.inputs]
+    calibrated = bn.conformal(posterior, splits.val, kind)
+    together = calibrated.predict(splits.test.inputs)
+    alone = [calibrated.predict(x[None]) for x in splits.test.inputs]
     assert not torch.equal(together.probs, torch.cat([p.probs for p in alone]))  # they are rounded otherwise
     assert torch.equal(together.conformal_set, torch.cat([p.conformal_set for p in alone]))
 
@@ -236,23 +236,23 @@ def test_classes_at_many_places_are_held_together():
     for split in range(SPLITS):
         data = classes(4 * 140, split)
         x, y = data.inputs.reshape(140, 4, 6), data.targets.reshape(140, 4)
-        found = bn.conformal(posterior, bn.Data(x[:40], y[:40]), "aps", 0.8, empty=True)
-        sets = found.predict(x[40:]).conformal_set
+        calibrated = bn.conformal(posterior, bn.Data(x[:40], y[:40]), "aps", 0.8, empty=True)
+        sets = calibrated.predict(x[40:]).conformal_set
         covered.append(float(sets.gather(-1, y[40:, :, None]).all(1).double().mean()))
     assert abs(z_of(covered, 40, 100, 0.8)) < 4
 
 
 @pytest.mark.parametrize(("posterior", "val", "kind"), [(NUMBERS, numbers(50), "cqr"), (SURE, classes(50), "raps")])
 def test_it_saves_loads_and_moves(posterior, val, kind, tmp_path):
-    found = bn.conformal(posterior, val, kind)
-    found.save(tmp_path)
+    calibrated = bn.conformal(posterior, val, kind)
+    calibrated.save(tmp_path)
     size = 1 if kind == "cqr" else 6
     loaded = bn.load(tmp_path, lambda: nn.Linear(size, size, bias=kind == "cqr").double())
-    assert loaded.conformal == found.conformal
+    assert loaded.conformal == calibrated.conformal
     what = "conformal_interval" if kind == "cqr" else "conformal_set"
-    pairs = zip(getattr(found.predict(val.inputs), what), getattr(loaded.predict(val.inputs), what))
+    pairs = zip(getattr(calibrated.predict(val.inputs), what), getattr(loaded.predict(val.inputs), what))
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert found.to("cpu").conformal == found.conformal
+    assert calibrated.to("cpu").conformal == calibrated.conformal
     manifest = json.loads((tmp_path / "posterior.json").read_text())
     assert "conformal" in json.dumps(manifest)
 
@@ -269,27 +269,32 @@ def test_a_manifest_with_a_calibration_that_nobody_knows_is_refused(tmp_path):
 
 
 def test_what_predicts_otherwise_has_no_calibration():
-    found = bn.conformal(SURE, classes(200))
-    others = (found[:1], bn.mix([found, ORACLE]), bn.temper(found, classes(200)), bn.weigh(found, classes(200)))
+    calibrated = bn.conformal(SURE, classes(200))
+    others = (
+        calibrated[:1],
+        bn.mix([calibrated, ORACLE]),
+        bn.temper(calibrated, classes(200)),
+        bn.weigh(calibrated, classes(200)),
+    )
     for other in (*others, SURE):
         with pytest.raises(ValueError, match=r"not calibrated: predict with bn.conformal\(posterior, val\)"):
             _ = other.predict(classes(5).inputs).conformal_set
-    predictive = found.predict(classes(5).inputs)
+    predictive = calibrated.predict(classes(5).inputs)
     assert predictive.conformal_set.dtype == torch.bool
     with pytest.raises(ValueError, match="not calibrated"):
         _ = predictive[:1].conformal_set
     assert torch.equal(predictive.probs, SURE.predict(classes(5).inputs).probs)
-    assert bn.score(found, classes(50)) == bn.score(SURE, classes(50))
+    assert bn.score(calibrated, classes(50)) == bn.score(SURE, classes(50))
 
 
 def test_a_temperature_comes_first():
     tempered = bn.temper(SURE, classes(500), "average")
-    found = bn.conformal(tempered, classes(500, 1), "aps", empty=True)
-    assert found.temperature is tempered.temperature
+    calibrated = bn.conformal(tempered, classes(500, 1), "aps", empty=True)
+    assert calibrated.temperature is tempered.temperature
     probs = tempered.predict(classes(100, 2).inputs).probs
-    scores = class_scores(probs, found.conformal)
-    sets = found.predict(classes(100, 2).inputs).conformal_set
-    assert torch.equal(sets, scores <= found.conformal.threshold)
+    scores = class_scores(probs, calibrated.conformal)
+    sets = calibrated.predict(classes(100, 2).inputs).conformal_set
+    assert torch.equal(sets, scores <= calibrated.conformal.threshold)
 
 
 def test_streams_and_masked_examples():

@@ -42,12 +42,12 @@ def ensemble(scales=(1.5, 3.0, 0.7)) -> bn.Posterior:
 @pytest.mark.parametrize("scale", [1.0, 4.0, 0.3])
 def test_the_temperature_of_calibrated_logits_is_their_scale(scale):
     data = calibrated(4000)
-    found = bn.temper(bn.Posterior.of(identity(scale), PROBLEM), data)
+    recalibrated = bn.temper(bn.Posterior.of(identity(scale), PROBLEM), data)
     p = data.inputs.softmax(-1)
     variance = (p * data.inputs.square()).sum(-1) - (p * data.inputs).sum(-1).square()
     error = scale * float(variance.sum()) ** -0.5  # 1/T is a parameter of an exponential family
-    assert found.temperature.of == "members" and found.temperature.values.shape == (1,)
-    assert abs(float(found.temperature.values) - scale) < 4.5 * error < 0.2 * scale
+    assert recalibrated.temperature.of == "members" and recalibrated.temperature.values.shape == (1,)
+    assert abs(float(recalibrated.temperature.values) - scale) < 4.5 * error < 0.2 * scale
 
 
 def nll_of_member(outputs: torch.Tensor, t: float) -> float:
@@ -65,28 +65,29 @@ GRID = torch.linspace(math.log(0.2), math.log(8), 500).exp().tolist()  # in step
 
 def test_each_member_has_the_temperature_that_a_grid_finds():
     posterior = bn.fit(bn.PEP(low=0.3, high=3.0), PROBLEM, val=VAL, start=ensemble(), engine=ENGINE)  # with samples
-    found = bn.temper(posterior, VAL)
+    recalibrated = bn.temper(posterior, VAL)
     outputs = posterior.predict(VAL.inputs).outputs
-    for k, t in enumerate(found.temperature.values.tolist()):
+    for k, t in enumerate(recalibrated.temperature.values.tolist()):
         best = min(GRID, key=lambda t, k=k: nll_of_member(outputs[k], t))
         assert math.isclose(t, best, rel_tol=5e-3)
-        assert math.isclose(bn.score(found[k], VAL)["nll"], nll_of_member(outputs[k], t), rel_tol=1e-9)
-    assert bn.score(found, VAL)["n"] == VAL.n
-    assert found.predict(VAL.inputs).outputs.shape == (3, 25, 500, 3)
+        assert math.isclose(bn.score(recalibrated[k], VAL)["nll"], nll_of_member(outputs[k], t), rel_tol=1e-9)
+    assert bn.score(recalibrated, VAL)["n"] == VAL.n
+    assert recalibrated.predict(VAL.inputs).outputs.shape == (3, 25, 500, 3)
 
 
 def test_the_average_has_the_temperature_that_a_grid_finds():
     posterior = ensemble()
-    found = bn.temper(posterior, VAL, of="average")
+    recalibrated = bn.temper(posterior, VAL, of="average")
     probs = posterior.predict(VAL.inputs).probs
     best = min(GRID, key=lambda t: nll_of_average(probs, t))
-    assert found.temperature.values.shape == () and math.isclose(found.temperature.values, best, rel_tol=5e-3)
-    scores = bn.score(found, VAL)
-    assert math.isclose(scores["nll"], nll_of_average(probs, float(found.temperature.values)), rel_tol=1e-9)
+    temperature = recalibrated.temperature.values
+    assert temperature.shape == () and math.isclose(temperature, best, rel_tol=5e-3)
+    scores = bn.score(recalibrated, VAL)
+    assert math.isclose(scores["nll"], nll_of_average(probs, float(recalibrated.temperature.values)), rel_tol=1e-9)
     assert scores["nll"] < bn.score(posterior, VAL)["nll"]
     assert scores["accuracy"] == bn.score(posterior, VAL)["accuracy"]
-    p = probs ** (1 / float(found.temperature.values))
-    assert torch.allclose(found.predict(VAL.inputs).probs, p / p.sum(-1, keepdim=True))
+    p = probs ** (1 / float(recalibrated.temperature.values))
+    assert torch.allclose(recalibrated.predict(VAL.inputs).probs, p / p.sum(-1, keepdim=True))
     weighted = bn.mix([ensemble((1.5,)), ensemble((3.0,))], weights=[3, 1])
     p = (0.75 * (1.5 * VAL.inputs).softmax(-1) + 0.25 * (3 * VAL.inputs).softmax(-1)) ** 0.5
     at_two = tempered(weighted.predict(VAL.inputs), Temperature("average", torch.tensor(2.0)))
@@ -103,28 +104,29 @@ def test_temperature_one_changes_nothing():
 
 @pytest.mark.parametrize("of", ["members", "average", "classes"])
 def test_it_saves_loads_slices_and_moves(of, tmp_path):
-    found = bn.temper(ensemble(), VAL, of)
-    found.save(tmp_path / of)
+    recalibrated = bn.temper(ensemble(), VAL, of)
+    recalibrated.save(tmp_path / of)
     loaded = bn.load(tmp_path / of, lambda: nn.Linear(3, 3, bias=False).double())
-    probs = found.predict(VAL.inputs).probs
+    probs = recalibrated.predict(VAL.inputs).probs
     assert torch.equal(loaded.predict(VAL.inputs).probs, probs)
-    assert torch.equal(found.to("cpu").predict(VAL.inputs).probs, probs)
-    assert loaded.temperature.of == of and torch.equal(loaded.temperature.values, found.temperature.values)
-    assert bn.score(loaded, VAL) == bn.score(found, VAL)
-    part = found[[2, 0]]
+    assert torch.equal(recalibrated.to("cpu").predict(VAL.inputs).probs, probs)
+    assert loaded.temperature.of == of and torch.equal(loaded.temperature.values, recalibrated.temperature.values)
+    assert bn.score(loaded, VAL) == bn.score(recalibrated, VAL)
+    part = recalibrated[[2, 0]]
     if of == "members":
-        assert part.temperature.values.tolist() == found.temperature.values[[2, 0]].tolist()
-        assert torch.equal(part.predict(VAL.inputs).outputs, found.predict(VAL.inputs).outputs[[2, 0]])
+        assert part.temperature.values.tolist() == recalibrated.temperature.values[[2, 0]].tolist()
+        assert torch.equal(part.predict(VAL.inputs).outputs, recalibrated.predict(VAL.inputs).outputs[[2, 0]])
     else:
-        assert part.temperature == found.temperature
-    assert torch.equal(bn.temper(found, VAL, of).temperature.values, found.temperature.values)  # replaced, not added
+        assert part.temperature == recalibrated.temperature
+    again = bn.temper(recalibrated, VAL, of)
+    assert torch.equal(again.temperature.values, recalibrated.temperature.values)  # replaced, not added
 
 
 def test_mixing_keeps_the_temperatures_of_members_and_refuses_that_of_an_average():
-    found = bn.temper(ensemble((1.5, 3.0)), VAL)
-    mixed = bn.mix([found, ensemble((0.7,))])
-    assert mixed.temperature.values.tolist() == [*found.temperature.values.tolist(), 1.0]
-    expected = torch.cat([found.predict(VAL.inputs).outputs, ensemble((0.7,)).predict(VAL.inputs).log_probs])
+    recalibrated = bn.temper(ensemble((1.5, 3.0)), VAL)
+    mixed = bn.mix([recalibrated, ensemble((0.7,))])
+    assert mixed.temperature.values.tolist() == [*recalibrated.temperature.values.tolist(), 1.0]
+    expected = torch.cat([recalibrated.predict(VAL.inputs).outputs, ensemble((0.7,)).predict(VAL.inputs).log_probs])
     assert torch.allclose(mixed.predict(VAL.inputs).outputs, expected)
     for of in ("average", "classes"):
         with pytest.raises(ValueError, match=r"mix first, then bn.temper"):
@@ -136,8 +138,8 @@ def test_labels_have_a_temperature_too():
     x = KEY.split("labels").normal(torch.empty(2000, 3, dtype=torch.float64))
     data = bn.Data(x, bn.likelihoods.Bernoulli().sample(x, {}, KEY.split("drawn")))
     posterior = bn.mix([bn.Posterior.of(identity(s), problem) for s in (2.0, 3.0)])
-    found = bn.temper(posterior, data).temperature.values
-    assert torch.allclose(found, torch.tensor([2.0, 3.0]).double(), rtol=0.15)
+    temperatures = bn.temper(posterior, data).temperature.values
+    assert torch.allclose(temperatures, torch.tensor([2.0, 3.0]).double(), rtol=0.15)
     average = bn.temper(posterior, data, "average")
     p = posterior.predict(x).probs
     odds = (p / (1 - p)) ** (1 / float(average.temperature.values))
@@ -158,9 +160,9 @@ def vector_information(x: torch.Tensor) -> torch.Tensor:
 
 def test_vector_scaling_of_calibrated_logits_is_the_identity():
     data = calibrated(4000)
-    found = bn.temper(bn.Posterior.of(identity(), PROBLEM), data, "classes").temperature
-    assert found.of == "classes" and found.values.shape == (2, 3)
-    gap = found.values.flatten() - torch.tensor([1.0, 1, 1, 0, 0, 0]).double()
+    scaling = bn.temper(bn.Posterior.of(identity(), PROBLEM), data, "classes").temperature
+    assert scaling.of == "classes" and scaling.values.shape == (2, 3)
+    gap = scaling.values.flatten() - torch.tensor([1.0, 1, 1, 0, 0, 0]).double()
     squared = float(gap @ vector_information(data.inputs) @ gap)
     assert squared < 27.5  # chi-square with at most six degrees of freedom: p = 0.0001
     assert float(gap.abs().max()) < 0.2
@@ -188,13 +190,13 @@ def test_vector_scaling_is_never_worse_than_a_temperature_on_its_own_data(n, sca
 
 
 def test_vector_scaling_is_where_the_gradient_vanishes():
-    found = bn.temper(ensemble(), VAL, "classes").temperature.values.requires_grad_()
+    scaling = bn.temper(ensemble(), VAL, "classes").temperature.values.requires_grad_()
     logs = ensemble().predict(VAL.inputs).probs.log()
     t = float(bn.temper(ensemble(), VAL, "average").temperature.values)
-    nll = nn.functional.cross_entropy(found[0] * logs + found[1], VAL.targets, reduction="sum")
-    away = found - torch.tensor([[1 / t] * 3, [0.0] * 3]).double()
+    nll = nn.functional.cross_entropy(scaling[0] * logs + scaling[1], VAL.targets, reduction="sum")
+    away = scaling - torch.tensor([[1 / t] * 3, [0.0] * 3]).double()
     (nll + away.square().sum() / (2 * 0.2**2)).backward()
-    assert float(found.grad.abs().max()) < 1e-6
+    assert float(scaling.grad.abs().max()) < 1e-6
 
 
 def test_a_class_without_probability_can_be_scaled():
@@ -242,24 +244,24 @@ def test_bad_input_is_told():
 def test_where_there_is_no_best_temperature_there_is_an_answer_and_a_warning(caplog):
     right = bn.Data(VAL.inputs, VAL.inputs.argmax(-1))
     for of in ("members", "average", "classes"):
-        made = bn.temper(ensemble(), right, of)
-        assert bn.score(made, right)["nll"] <= bn.score(ensemble(), right)["nll"] + 1e-12  # T = 1, not 0
+        recalibrated = bn.temper(ensemble(), right, of)
+        assert bn.score(recalibrated, right)["nll"] <= bn.score(ensemble(), right)["nll"] + 1e-12  # T = 1, not 0
         if of != "classes":
-            assert bool((made.temperature.values == 1).all())
+            assert bool((recalibrated.temperature.values == 1).all())
         assert (
             "500 validation examples still falls at T = " in caplog.text
             and "every example is classified" in caplog.text
         )
         caplog.clear()
     wrong = bn.Data(VAL.inputs, VAL.inputs.argmin(-1))
-    made = bn.temper(ensemble(), wrong)
-    assert bn.score(made, wrong)["nll"] == pytest.approx(math.log(3), rel=1e-3)  # all but equal probabilities
+    recalibrated = bn.temper(ensemble(), wrong)
+    assert bn.score(recalibrated, wrong)["nll"] == pytest.approx(math.log(3), rel=1e-3)  # all but equal probabilities
     assert "worse than equal probabilities" in caplog.text and "was it trained?" in caplog.text
 
 
 def test_a_likelihood_that_is_not_softmax_alone_is_divided_in_its_probabilities():
     outputs = KEY.split("outputs").normal(torch.empty(2, 1, 5, 3, dtype=torch.float64))
     plain = make_predictive(outputs, bn.likelihoods.NoisyDirichlet(), {})
-    found = tempered(plain, Temperature("members", torch.tensor([2.0, 4.0])))
+    divided = tempered(plain, Temperature("members", torch.tensor([2.0, 4.0])))
     expected = torch.stack([(outputs[0, 0] / 2).softmax(-1), (outputs[1, 0] / 4).softmax(-1)]).mean(0)
-    assert torch.allclose(found.probs, expected)
+    assert torch.allclose(divided.probs, expected)

@@ -42,11 +42,11 @@ def numbers(n: int, sd: float = 2.0, seed: int = 0) -> bn.Data:
 
 def test_the_factor_of_one_normal_is_the_root_mean_square_of_its_errors():
     data = numbers(1000)
-    found = bn.temper(posterior(0.0), data)
+    calibrated = bn.temper(posterior(0.0), data)
     errors = (data.targets - data.inputs).square().mean().sqrt()
-    assert found.temperature.of == "average"
-    assert float(found.temperature.values) == pytest.approx(float(errors), rel=1e-5)
-    predictive = found.predict(data.inputs)
+    assert calibrated.temperature.of == "average"
+    assert float(calibrated.temperature.values) == pytest.approx(float(errors), rel=1e-5)
+    predictive = calibrated.predict(data.inputs)
     assert torch.allclose(predictive.sd, errors.expand_as(predictive.sd))
     assert torch.equal(predictive.mean, data.inputs)
     exact = Normal(data.inputs, errors).log_prob(data.targets)
@@ -56,9 +56,9 @@ def test_the_factor_of_one_normal_is_the_root_mean_square_of_its_errors():
 @pytest.mark.parametrize("sd", [0.3, 3.0])
 def test_intervals_hold_what_they_say_after_it(sd):
     """Of noise three times too large or too small; at 4 standard deviations of the share."""
-    found, test = bn.temper(posterior(0.0), numbers(2000, sd)), numbers(2000, sd, seed=1)
+    calibrated, test = bn.temper(posterior(0.0), numbers(2000, sd)), numbers(2000, sd, seed=1)
     before = bn.score(posterior(0.0), test)
-    scores = bn.score(found, test)
+    scores = bn.score(calibrated, test)
     assert abs(scores["coverage_90"] - 0.9) < 4 * math.sqrt(0.09 / 2000 * 2)
     assert abs(before["coverage_90"] - 0.9) > 0.09
     assert scores["nll"] < before["nll"] - 0.2 and scores["quantile_error"] < 0.03 < before["quantile_error"]
@@ -98,11 +98,11 @@ def test_members_are_stretched_around_their_own_means():
 
 def test_each_member_gets_its_own_factor():
     data = numbers(500)
-    found = bn.temper(posterior(0.0, 3.0), data, "members")
+    calibrated = bn.temper(posterior(0.0, 3.0), data, "members")
     errors = [(data.targets - data.inputs - shift).square().mean().sqrt().item() for shift in (0.0, 3.0)]
-    assert found.temperature.values.tolist() == pytest.approx(errors, rel=1e-5)
-    assert found[1].temperature.values.tolist() == pytest.approx(errors[1:], rel=1e-5)
-    mixed = bn.mix([found, posterior(1.0)])
+    assert calibrated.temperature.values.tolist() == pytest.approx(errors, rel=1e-5)
+    assert calibrated[1].temperature.values.tolist() == pytest.approx(errors[1:], rel=1e-5)
+    mixed = bn.mix([calibrated, posterior(1.0)])
     assert mixed.temperature.values.tolist() == pytest.approx([*errors, 1.0], rel=1e-5)
 
 
@@ -113,13 +113,13 @@ def test_each_member_gets_its_own_factor():
 )
 def test_other_likelihoods_find_the_best_factor(likelihood):
     data, start = numbers(400), posterior(0.0, 1.0, likelihood=likelihood)
-    found = bn.temper(start, data)
-    best = bn.score(found, data)["nll"]
+    calibrated = bn.temper(start, data)
+    best = bn.score(calibrated, data)["nll"]
     plain = start.predict(data.inputs)
     for factor in (0.97, 1.03):
-        other = Temperature("average", found.temperature.values * factor)
+        other = Temperature("average", calibrated.temperature.values * factor)
         assert -float(tempered(plain, other).log_prob(data.targets).mean()) > best
-    assert bn.score(found, data)["crps"] < bn.score(start, data)["crps"]
+    assert bn.score(calibrated, data)["crps"] < bn.score(start, data)["crps"]
 
 
 def test_heteroscedastic_predictions_are_stretched():
@@ -164,8 +164,8 @@ def test_laplace_is_recalibrated_in_closed_form():
     problem = bn.Problem(lambda: nn.Linear(1, 1).double(), bn.likelihoods.Gaussian(noise=0.5))
     laplace = bn.fit(bn.Laplace(base=bn.MAP(epochs=50)), problem, data, engine=ENGINE)
     for of in ("average", "quantiles"):
-        found = bn.temper(laplace, val, of)
-        assert bn.score(found, val)["nll"] < bn.score(laplace, val)["nll"] - 0.5
+        calibrated = bn.temper(laplace, val, of)
+        assert bn.score(calibrated, val)["nll"] < bn.score(laplace, val)["nll"] - 0.5
 
 
 def skewed(n: int, seed: int = 0) -> bn.Data:
@@ -193,10 +193,10 @@ def test_quantiles_are_recalibrated_where_the_shape_is_wrong():
 
 
 def test_a_recalibrated_density_integrates_to_one_and_its_moments_are_those_of_the_density():
-    found = bn.temper(posterior(0.0, 2.0), skewed(400), "quantiles")
-    predictive = found.predict(torch.zeros(1, 1))
+    calibrated = bn.temper(posterior(0.0, 2.0), skewed(400), "quantiles")
+    predictive = calibrated.predict(torch.zeros(1, 1))
     y = torch.linspace(-12, 14, 200_001).double()
-    grid = found.predict(torch.zeros(200_001, 1))
+    grid = calibrated.predict(torch.zeros(200_001, 1))
     density = grid.log_prob(y[:, None]).exp()
     mean = torch.trapezoid(density * y, y)
     variance = torch.trapezoid(density * (y - mean).square(), y)
@@ -205,12 +205,12 @@ def test_a_recalibrated_density_integrates_to_one_and_its_moments_are_those_of_t
     assert float(predictive.variance) == pytest.approx(float(variance), rel=1e-3)
     drawn = predictive.sample(20_000)[:, 0, 0]
     assert abs(float(drawn.mean()) - float(mean)) < 4 * math.sqrt(float(variance) / 20_000)
-    levels = scipy.stats.kstest(grid_levels(found, drawn), "uniform")
+    levels = scipy.stats.kstest(grid_levels(calibrated, drawn), "uniform")
     assert levels.pvalue > 1e-4
 
 
-def grid_levels(found: bn.Posterior, drawn: Tensor):
-    return found.predict(torch.zeros(len(drawn), 1)).cdf(drawn[:, None])[:, 0].numpy()
+def grid_levels(calibrated: bn.Posterior, drawn: Tensor):
+    return calibrated.predict(torch.zeros(len(drawn), 1)).cdf(drawn[:, None])[:, 0].numpy()
 
 
 def test_equal_shares_change_nothing():
@@ -240,20 +240,20 @@ def test_what_recalibrated_quantiles_lack_is_said():
 
 @pytest.mark.parametrize("of", ["average", "members", "quantiles"])
 def test_it_saves_loads_and_scores_in_parts(of, tmp_path, monkeypatch):
-    found = bn.temper(posterior(0.0, 1.0), skewed(300), of)
-    found.save(tmp_path)
+    calibrated = bn.temper(posterior(0.0, 1.0), skewed(300), of)
+    calibrated.save(tmp_path)
     loaded = bn.load(tmp_path, lambda: nn.Linear(1, 1).double())
-    assert loaded.temperature.of == of and torch.equal(loaded.temperature.values, found.temperature.values)
+    assert loaded.temperature.of == of and torch.equal(loaded.temperature.values, calibrated.temperature.values)
     test = skewed(50, seed=2)
-    scores = bn.score(found, test)
+    scores = bn.score(calibrated, test)
     assert bn.score(loaded, test) == scores
     monkeypatch.setattr("basinet.scoring.BUDGET", 500)  # a few inputs at a time
-    assert bn.score(found, test) == pytest.approx(scores)
+    assert bn.score(calibrated, test) == pytest.approx(scores)
 
 
 def test_conformal_intervals_come_after():
-    found = bn.temper(posterior(0.0, 1.0), skewed(300), "quantiles")
-    held = bn.conformal(found, skewed(300, seed=2), "cqr")
+    calibrated = bn.temper(posterior(0.0, 1.0), skewed(300), "quantiles")
+    held = bn.conformal(calibrated, skewed(300, seed=2), "cqr")
     low, high = held.predict(skewed(2000, seed=3).inputs).conformal_interval
     y = skewed(2000, seed=3).targets
     share = float(((low <= y) & (y <= high)).double().mean())
@@ -273,8 +273,8 @@ def test_weights_and_masks_count():
 
 def test_no_best_factor_is_said_and_the_spread_stays(caplog):
     data = numbers(50)
-    made = bn.temper(posterior(0.0), bn.Data(data.inputs, data.inputs))
-    assert float(made.temperature.values) == 1
+    calibrated = bn.temper(posterior(0.0), bn.Data(data.inputs, data.inputs))
+    assert float(calibrated.temperature.values) == 1
     assert "still falls at T = " in caplog.text and "every target is hit" in caplog.text
     far = bn.temper(posterior(0.0), bn.Data(data.inputs, data.inputs + 1e8))
     assert float(far.temperature.values) >= 1e4 and "the spread is tiny compared with the errors" in caplog.text

@@ -40,16 +40,16 @@ def drawn(n: int, weights=(0.6, 0.3, 0.1), shifts=(0.0, 2.0, -3.0)) -> bn.Data:
 
 def test_known_weights_are_recovered():
     data = drawn(4000)
-    found = bn.weigh(mixture(), data)
+    weighed = bn.weigh(mixture(), data)
     logs = mixture().predict(data.inputs).log_joint(data.targets)[:, 0]
     p = logs.exp()
     truth = torch.tensor([0.6, 0.3, 0.1]).double()
     ratio = (p / (truth @ p))[:2] - (p / (truth @ p))[2]  # the score of the first two weights, the third being the rest
     error = torch.linalg.inv(ratio @ ratio.T).diagonal().sqrt()
-    z = (found.weights[:2] - truth[:2]) / error
-    assert float(found.weights.sum()) == pytest.approx(1, abs=1e-12) and float(z.abs().max()) < 4
+    z = (weighed.weights[:2] - truth[:2]) / error
+    assert float(weighed.weights.sum()) == pytest.approx(1, abs=1e-12) and float(z.abs().max()) < 4
     assert float(error.max()) < 0.03
-    assert bn.score(found, data)["nll"] < bn.score(mixture(), data)["nll"]
+    assert bn.score(weighed, data)["nll"] < bn.score(mixture(), data)["nll"]
 
 
 def test_no_weights_are_better_by_more_than_the_gap():
@@ -85,16 +85,16 @@ def test_one_member_and_equal_members():
 
 def test_weights_are_saved_and_replaced_and_examples_without_weight_left_out(tmp_path):
     data = drawn(200)
-    found = bn.weigh(mixture(), data)
-    found.save(tmp_path / "weighed")
+    weighed = bn.weigh(mixture(), data)
+    weighed.save(tmp_path / "weighed")
     loaded = bn.load(tmp_path / "weighed", lambda: nn.Linear(1, 1).double())
-    assert torch.equal(loaded.weights, found.weights)
-    assert torch.equal(loaded.predict(data.inputs).mean, found.predict(data.inputs).mean)
-    assert torch.equal(bn.weigh(bn.mix([mixture()], weights=[2.0]), data).weights, found.weights)
+    assert torch.equal(loaded.weights, weighed.weights)
+    assert torch.equal(loaded.predict(data.inputs).mean, weighed.predict(data.inputs).mean)
+    assert torch.equal(bn.weigh(bn.mix([mixture()], weights=[2.0]), data).weights, weighed.weights)
     masked = bn.Data(data.inputs, data.targets, torch.cat([torch.ones(120), torch.zeros(80)]).double())
     assert torch.allclose(bn.weigh(mixture(), masked).weights, bn.weigh(mixture(), data.take(slice(0, 120))).weights)
     batches = [(data.inputs[i : i + 70], data.targets[i : i + 70]) for i in (0, 70, 140)]
-    assert torch.allclose(bn.weigh(mixture(), bn.Data.stream(batches, n=200)).weights, found.weights)
+    assert torch.allclose(bn.weigh(mixture(), bn.Data.stream(batches, n=200)).weights, weighed.weights)
 
 
 def test_temperatures_of_members_stay_and_that_of_an_average_is_refused():
@@ -105,8 +105,8 @@ def test_temperatures_of_members_stay_and_that_of_an_average_is_refused():
     for k, slope in enumerate((2.0, 1.0)):
         members.parts[0 if len(members.parts) == 1 else k].family.params["weight"].copy_(torch.tensor([[0.0], [slope]]))
     tempered = bn.temper(members, data)
-    found = bn.weigh(tempered, data)
-    assert found.temperature is tempered.temperature and found.weights is not None
+    weighed = bn.weigh(tempered, data)
+    assert weighed.temperature is tempered.temperature and weighed.weights is not None
     for of in ("average", "classes"):
         with pytest.raises(ValueError, match=r"weigh first, then bn.temper"):
             bn.weigh(bn.temper(members, data, of), data)

@@ -16,17 +16,17 @@ def hill(top: float):
 @pytest.mark.parametrize("top", [2e-3, 0.03, 0.5])
 def test_it_finds_a_maximum_to_the_stated_accuracy(top):
     for iterations in (1, 5, 10, 30):
-        found = golden_section(hill(top), 1e-3, 1.0, iterations)
-        assert abs(math.log10(found.best / top)) <= RATIO**iterations
-        assert len(found.values) <= 7 + 1 + iterations  # the grid, and one evaluation each
-        assert found.edge is None and not found.widened
+        search = golden_section(hill(top), 1e-3, 1.0, iterations)
+        assert abs(math.log10(search.best / top)) <= RATIO**iterations
+        assert len(search.values) <= 7 + 1 + iterations  # the grid, and one evaluation each
+        assert search.edge is None and not search.widened
 
 
 @pytest.mark.parametrize("top", [3e-5, 1e-3, 40.0, 3.0])
 def test_an_end_is_moved_until_the_maximum_is_inside(top):
-    found = golden_section(hill(top), 1e-3, 1.0, 20)
-    assert math.isclose(found.best, top, rel_tol=1e-3)
-    assert found.edge is None and found.widened
+    search = golden_section(hill(top), 1e-3, 1.0, 20)
+    assert math.isclose(search.best, top, rel_tol=1e-3)
+    assert search.edge is None and search.widened
 
 
 def test_the_highest_of_two_maxima_is_found():
@@ -37,15 +37,15 @@ def test_the_highest_of_two_maxima_is_found():
 
 
 def test_an_end_that_is_never_enough_is_told():
-    found = golden_section(math.log, 1.0, 10.0, 12, widen=2)
-    assert found.edge == "high" and found.widened and math.isclose(found.best, 1000)
-    found = golden_section(lambda x: -x, 1.0, 10.0, 12, widen=2)
-    assert found.edge == "low" and found.widened and math.isclose(found.best, 0.01)
+    search = golden_section(math.log, 1.0, 10.0, 12, widen=2)
+    assert search.edge == "high" and search.widened and math.isclose(search.best, 1000)
+    search = golden_section(lambda x: -x, 1.0, 10.0, 12, widen=2)
+    assert search.edge == "low" and search.widened and math.isclose(search.best, 0.01)
 
 
 def test_the_lower_end_stays_where_zero_is_better():
-    found = golden_section(lambda x: -x, 1.0, 10.0, 12, at_zero=0.0)
-    assert found.edge == "low" and not found.widened
+    search = golden_section(lambda x: -x, 1.0, 10.0, 12, at_zero=0.0)
+    assert search.edge == "low" and not search.widened
     assert golden_section(lambda x: -x, 1.0, 10.0, 12, at_zero=-2.0).widened
 
 

@@ -194,9 +194,9 @@ def test_keyed_attention_survives_an_example_that_is_all_padding_as_torch_does()
     output, expected = keyed(lambda: a(*attention_inputs(), **call)[0]), b(*attention_inputs(), **call)[0]
     assert bool(output.isfinite().all())
     torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
-    found = torch.autograd.grad(output.square().sum(), a.in_proj_weight)[0]
+    grad = torch.autograd.grad(output.square().sum(), a.in_proj_weight)[0]
     torch.testing.assert_close(
-        found, torch.autograd.grad(expected.square().sum(), b.in_proj_weight)[0], rtol=1e-9, atol=1e-9
+        grad, torch.autograd.grad(expected.square().sum(), b.in_proj_weight)[0], rtol=1e-9, atol=1e-9
     )
 
 
@@ -206,8 +206,8 @@ def test_keyed_attention_survives_an_example_that_is_all_padding_as_torch_does()
 def test_keyed_attention_equals_multihead_attention_without_a_batch(call):
     a, b = pair()
     inputs = attention_inputs(batched=False)
-    for found, expected in zip(keyed(lambda: a(*inputs, **call)), b(*inputs, **call)):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for actual, expected in zip(keyed(lambda: a(*inputs, **call)), b(*inputs, **call)):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])

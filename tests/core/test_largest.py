@@ -12,9 +12,9 @@ from basinet.core.largest import largest
 @pytest.mark.parametrize("end", [3.3e-3, 0.02, 0.71])
 @pytest.mark.parametrize("iterations", [1, 5, 12])
 def test_the_end_of_what_is_accepted_is_found_from_below(end, iterations):
-    found = largest(lambda x: -x, 1e-3, 1.0, iterations, -end)
-    assert 0 <= math.log10(end / found.best) <= 0.5 ** (iterations + 1) + 1e-12
-    assert found.edge is None and not found.widened and found.values[found.best] >= -end
+    search = largest(lambda x: -x, 1e-3, 1.0, iterations, -end)
+    assert 0 <= math.log10(end / search.best) <= 0.5 ** (iterations + 1) + 1e-12
+    assert search.edge is None and not search.widened and search.values[search.best] >= -end
 
 
 def test_a_range_that_is_accepted_or_refused_as_a_whole_is_widened():
@@ -32,8 +32,8 @@ def test_where_all_or_none_is_accepted_the_edge_is_named():
 
 
 def test_a_function_that_rises_before_it_falls_counts_behind_its_top():
-    found = largest(lambda x: x * (1 - x), 1e-3, 10.0, 12, 0.0)
-    assert math.isclose(found.best, 1.0, rel_tol=1e-3)
+    search = largest(lambda x: x * (1 - x), 1e-3, 10.0, 12, 0.0)
+    assert math.isclose(search.best, 1.0, rel_tol=1e-3)
 
 
 def test_ranges_and_iterations_that_cannot_be_are_refused():

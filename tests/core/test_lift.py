@@ -64,8 +64,8 @@ class Kernel:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's own
 def test_one_function_is_compiled_for_any_number_of_kernels():
-    made = [compiled(Kernel(i).step, whole=True) for i in range(10)]  # torch stops at eight of one code
-    assert [f(torch.ones(2)).tolist() for f in made] == [[i + 1.0, i + 1.0] for i in range(10)]
+    kernels = [compiled(Kernel(i).step, whole=True) for i in range(10)]  # torch stops at eight of one code
+    assert [f(torch.ones(2)).tolist() for f in kernels] == [[i + 1.0, i + 1.0] for i in range(10)]
 
 
 class Calls:
@@ -87,24 +87,24 @@ def branching(x: Tensor) -> Result:
 
 def test_what_can_be_vectorised_is_one_call():
     calls, x = Calls(lambda x, shared: (x @ shared, "text")), torch.arange(6.0).reshape(3, 2)
-    found, note = lift_or_loop(calls, (0, None))(x, torch.ones(2))
-    assert found.tolist() == [1.0, 5.0, 9.0] and note == "text" and (calls.vectorised, calls.alone) == (1, 0)
+    products, note = lift_or_loop(calls, (0, None))(x, torch.ones(2))
+    assert products.tolist() == [1.0, 5.0, 9.0] and note == "text" and (calls.vectorised, calls.alone) == (1, 0)
 
 
 def test_what_cannot_be_vectorised_is_called_for_one_member_after_another_and_not_tried_again():
     x, calls = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [3.0, -4.0]]), Calls(branching)
     all_members = lift_or_loop(calls)
     for _ in range(2):
-        found = all_members(x)
-        assert isinstance(found, Result) and found.loss.tolist() == [3.0, 3.0, 1.0]
-        assert found.keep is None and found.note == "text" and found.count == 7
+        results = all_members(x)
+        assert isinstance(results, Result) and results.loss.tolist() == [3.0, 3.0, 1.0]
+        assert results.keep is None and results.note == "text" and results.count == 7
     assert (calls.vectorised, calls.alone) == (1, 6)
 
 
 def test_what_members_share_is_given_to_each_alone():
     shared = {"w": torch.tensor([2.0, 3.0])}
-    found = lift_or_loop(lambda x, s: (branching(x).loss, s["w"] * x), (0, None))(torch.ones(3, 2), shared)
-    assert found[0].tolist() == [2.0] * 3 and found[1].tolist() == [[2.0, 3.0]] * 3
+    outputs = lift_or_loop(lambda x, s: (branching(x).loss, s["w"] * x), (0, None))(torch.ones(3, 2), shared)
+    assert outputs[0].tolist() == [2.0] * 3 and outputs[1].tolist() == [[2.0, 3.0]] * 3
 
 
 @pytest.mark.parametrize("error", [TypeError("two arguments, got three"), ValueError("no"), KeyError("weight")])

@@ -149,11 +149,11 @@ def test_gradients_are_those_of_the_module(name):
 
     if name == "lstm":  # torch.func cannot go through it, autograd can
         params = {n: x.requires_grad_() for n, x in point.params.items()}
-        found = dict(zip(params, torch.autograd.grad(loss(params), list(params.values()))))
+        grads = dict(zip(params, torch.autograd.grad(loss(params), list(params.values()))))
     else:
-        found = torch.func.grad(loss)(point.params)
+        grads = torch.func.grad(loss)(point.params)
     call(module.eval(), inputs).square().sum().backward()
-    close(found, {n: p.grad for n, p in module.named_parameters()})
+    close(grads, {n: p.grad for n, p in module.named_parameters()})
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet"])
@@ -396,9 +396,9 @@ def test_a_module_that_writes_into_buffers_in_eval_mode_changes_nothing():
 
 
 def test_a_module_and_its_factory_start_alike():
-    made, given = Model(mlp), Model(mlp())
+    from_factory, from_module = Model(mlp), Model(mlp())
     for seed in range(3):
-        assert equal(made.init(Noise.seed(seed)), given.init(Noise.seed(seed)))
+        assert equal(from_factory.init(Noise.seed(seed)), from_module.init(Noise.seed(seed)))
 
 
 @pytest.mark.parametrize("source", [mlp, mlp(), Transformer(), Cnn()])
@@ -510,8 +510,8 @@ def test_a_network_that_changes_its_inputs_gets_copies():
         assert torch.equal(model(point.params, {}, x, mode=mode)[0], expected)
     many = {n: v.expand(5, *v.shape) for n, v in point.params.items()}
     for inputs, axis in ((x, None), (x.expand(5, 4, 2).clone(), 0)):
-        found = lift(lambda p, x: model(p, {}, x)[0], (0, axis))(many, inputs)
-        assert torch.allclose(found, expected.expand_as(found))
+        outputs = lift(lambda p, x: model(p, {}, x)[0], (0, axis))(many, inputs)
+        assert torch.allclose(outputs, expected.expand_as(outputs))
         assert bool((inputs == 1).all())
 
 
@@ -546,13 +546,13 @@ def test_a_point_as_a_plain_module():
     module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3)).train()
     module(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)))
     model = Model(lambda: copy.deepcopy(module))
-    made = model.at(model.read(module))
+    copied = model.at(model.read(module))
     x = torch.ones(5, 4)
-    assert torch.equal(made(x), copy.deepcopy(module).eval()(x))
-    assert all(p.requires_grad for p in made.parameters())
+    assert torch.equal(copied(x), copy.deepcopy(module).eval()(x))
+    assert all(p.requires_grad for p in copied.parameters())
     with torch.no_grad():
-        made[0].weight += 1
-    assert not torch.equal(made[0].weight, module[0].weight)
+        copied[0].weight += 1
+    assert not torch.equal(copied[0].weight, module[0].weight)
 
 
 def test_what_is_neither_module_nor_factory_is_refused():

@@ -19,21 +19,21 @@ def test_a_recipe_without_lists_stands_for_itself():
 
 
 def test_lists_at_any_depth_go_in_step():
-    made = expand(MAP(epochs=[1, 2], optimizer=SGD(lr=WarmUp(schedule=Cosine(peak=[0.1, 0.2])), momentum=0.5)))
-    assert made == [
+    recipes = expand(MAP(epochs=[1, 2], optimizer=SGD(lr=WarmUp(schedule=Cosine(peak=[0.1, 0.2])), momentum=0.5)))
+    assert recipes == [
         MAP(epochs=e, optimizer=SGD(lr=WarmUp(schedule=Cosine(peak=p)), momentum=0.5)) for e, p in ((1, 0.1), (2, 0.2))
     ]
 
 
 def test_values_may_be_recipes_and_tuples():
-    made = expand(MAP(optimizer=[SGD(lr=0.1), Adam(betas=(0.5, 0.9))]))
-    assert made == [MAP(optimizer=SGD(lr=0.1)), MAP(optimizer=Adam(betas=(0.5, 0.9)))]
+    recipes = expand(MAP(optimizer=[SGD(lr=0.1), Adam(betas=(0.5, 0.9))]))
+    assert recipes == [MAP(optimizer=SGD(lr=0.1)), MAP(optimizer=Adam(betas=(0.5, 0.9)))]
     assert expand(Adam(betas=[(0.5, 0.9), (0.8, 0.9)])) == [Adam(betas=(0.5, 0.9)), Adam(betas=(0.8, 0.9))]
 
 
 def test_what_a_class_makes_of_its_fields_it_makes_of_each():
-    made = expand(Snapshot(cycles=2, optimizer=SGD(lr=[0.1, 0.2])))
-    assert [m.optimizer.lr for m in made] == [Cyclic(peak=0.1, cycles=2), Cyclic(peak=0.2, cycles=2)]
+    recipes = expand(Snapshot(cycles=2, optimizer=SGD(lr=[0.1, 0.2])))
+    assert [m.optimizer.lr for m in recipes] == [Cyclic(peak=0.1, cycles=2), Cyclic(peak=0.2, cycles=2)]
 
 
 @pytest.mark.parametrize("fields", [{"lr": [1e-3, 1e-2], "eps": [1e-8, 1e-7, 1e-6]}, {"lr": []}])
@@ -49,7 +49,7 @@ def test_lists_of_different_lengths_at_different_depths_are_refused_by_path():
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Adam(lr=[1e-3, -1.0]), r"Adam with lr=-1\.0, value 1 of its lists: .*got -1\.0"),
         (lambda: SGD(momentum=[1.5, 0.9]), r"momentum=1\.5, value 0"),
@@ -58,8 +58,8 @@ def test_lists_of_different_lengths_at_different_depths_are_refused_by_path():
         (lambda: Cosine(peak=[0.1, 0.2], floor=0.15), r"peak=0\.1, value 0"),
     ],
 )
-def test_each_value_is_checked_when_the_recipe_is_made(make, told):
-    with pytest.raises((ValueError, TypeError), match=told):
+def test_each_value_is_checked_when_the_recipe_is_made(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make()
 
 
@@ -71,8 +71,8 @@ def test_lists_inside_lists_are_refused():
 def test_tensors_stand_where_numbers_were_and_are_not_checked():
     recipe = MAP(optimizer=SGD(lr=Constant(value=0.1)))
     lr = torch.tensor(-3.0)
-    made = rebound(recipe, {("optimizer", "lr", "value"): lr, ("epochs",): 7})
-    assert made.optimizer.lr.value is lr and made.epochs == 7 and made.batch_size == recipe.batch_size
+    bound = rebound(recipe, {("optimizer", "lr", "value"): lr, ("epochs",): 7})
+    assert bound.optimizer.lr.value is lr and bound.epochs == 7 and bound.batch_size == recipe.batch_size
     assert recipe.optimizer.lr.value == 0.1
 
 

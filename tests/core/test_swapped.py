@@ -198,9 +198,9 @@ def test_layers_of_a_transformer_are_replaced_though_its_fast_path_would_not_cal
     point, x = with_zero.init(KEY), torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
     zeroed = {n: torch.zeros_like(v) if "linear2" in n else v for n, v in point.params.items()}
     with torch.no_grad():
-        found = with_zero(point.params, {}, x)[0]
-        torch.testing.assert_close(found, Model(encoder)(zeroed, {}, x)[0], atol=1e-5, rtol=1e-5)
-        assert not torch.allclose(found, Model(encoder)(point.params, {}, x)[0], atol=1e-2)
+        outputs = with_zero(point.params, {}, x)[0]
+        torch.testing.assert_close(outputs, Model(encoder)(zeroed, {}, x)[0], atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(outputs, Model(encoder)(point.params, {}, x)[0], atol=1e-2)
 
 
 def test_what_cannot_be_swapped_is_refused():

@@ -47,14 +47,14 @@ def test_predictions_in_threads_are_those_of_one_thread():
     inputs = [DATA.test.inputs[i : i + 20] for i in range(0, 100, 20)]
     expected = [[p.predict(x).probs for x in inputs] for p in posteriors]
     asked = [(i, j) for _ in range(24) for i in range(2) for j in range(5)]
-    found = at_once([lambda i=i, j=j: posteriors[i].predict(inputs[j]).probs for i, j in asked])
-    assert all(torch.equal(probs, expected[i][j]) for probs, (i, j) in zip(found, asked))
+    predicted = at_once([lambda i=i, j=j: posteriors[i].predict(inputs[j]).probs for i, j in asked])
+    assert all(torch.equal(probs, expected[i][j]) for probs, (i, j) in zip(predicted, asked))
 
 
 def test_fits_that_share_a_problem_in_threads_are_those_of_one_thread():
     expected = [fresh(seed).mean() for seed in range(MANY)]
-    found = at_once([lambda seed=seed: fresh(seed).mean() for seed in range(MANY)])
-    assert all(torch.equal(a[n], b[n]) for a, b in zip(found, expected) for n in b)
+    means = at_once([lambda seed=seed: fresh(seed).mean() for seed in range(MANY)])
+    assert all(torch.equal(a[n], b[n]) for a, b in zip(means, expected) for n in b)
 
 
 def test_a_thread_that_draws_random_numbers_beside_a_fit_does_no_harm():
@@ -71,11 +71,11 @@ def test_a_thread_that_draws_random_numbers_beside_a_fit_does_no_harm():
         start = bn.Posterior.of(bn.networks.MLP(64, 10), PROBLEM)
         for _ in range(3):
             bn.fit(bn.MAP(epochs=1), PROBLEM, DATA.train, start=start, engine=bn.Engine(progress=False))
-        found = fresh(0).mean()
+        mean = fresh(0).mean()
     finally:
         stop.set()
         beside.join()
-    assert all(torch.equal(found[n], expected[n]) for n in expected)
+    assert all(torch.equal(mean[n], expected[n]) for n in expected)
 
 
 def test_copies_share_their_tensors_and_go_with_the_module():

@@ -35,9 +35,9 @@ def test_a_pattern_that_matches_nothing_names_the_nearest():
 
 def test_of_many_names_the_nearest_are_told_and_not_all():
     many = {f"block{i}.conv.weight": 0 for i in range(200)} | {"classifier.weight": 0, "classifier.bias": 0}
-    with pytest.raises(ValueError, match=r"Did you mean 'classifier\.weight' or 'classifier\.bias'") as told:
+    with pytest.raises(ValueError, match=r"Did you mean 'classifier\.weight' or 'classifier\.bias'") as error:
         select(many, "clasifier.weight")
-    assert "(202 in all)" in str(told.value) and len(str(told.value)) < 400
+    assert "(202 in all)" in str(error.value) and len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize("where", [(), 3, lambda name: True, ("head.*", 3)])

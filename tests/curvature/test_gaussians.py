@@ -34,8 +34,8 @@ def test_density_volume_and_eigenvalues_are_those_of_a_diagonal(structure):
     prior = torch.cat([torch.full((6,), 2.0), torch.full((2,), 0.5)]).double()
     precision = 0.7 * VALUES + prior
     expected = torch.distributions.Normal(0.0, precision.rsqrt()).log_prob(torch.ones(8).double()).sum()
-    found = family.log_prob({n: torch.ones_like(x) for n, x in PARAMS.items()})
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    log_prob = family.log_prob({n: torch.ones_like(x) for n, x in PARAMS.items()})
+    torch.testing.assert_close(log_prob, expected, rtol=1e-12, atol=0)
     assert volume == pytest.approx(float((precision / prior).log().sum()), rel=1e-12)
     values = torch.cat(list(CURVED[structure].eigenvalues(PRIOR).values())).sort().values
     torch.testing.assert_close(values, (VALUES / prior).sort().values, rtol=1e-12, atol=0)
@@ -62,11 +62,11 @@ def test_the_factor_of_a_large_matrix_is_that_of_its_inverse():
 
 
 def test_what_rounding_made_negative_is_put_right():
-    made = torch.diag(torch.tensor([1.0, -0.3 * JITTER, 2.0], dtype=torch.float64))
+    rounded = torch.diag(torch.tensor([1.0, -0.3 * JITTER, 2.0], dtype=torch.float64))
     tiny = {"head": 1e-30}
-    family, _ = full(made).posterior({"head": torch.zeros(3).double()}, 1.0, tiny, {})
+    family, _ = full(rounded).posterior({"head": torch.zeros(3).double()}, 1.0, tiny, {})
     assert bool(family.factor.isfinite().all()) and bool((family.factor.diagonal() > 0).all())
-    values = CurvedDiagonal(Diagonals({"head": made.diagonal()}, RUN))
+    values = CurvedDiagonal(Diagonals({"head": rounded.diagonal()}, RUN))
     assert bool(values.posterior({"head": torch.zeros(3).double()}, 1.0, tiny, {})[0].scale["head"].isfinite().all())
 
 

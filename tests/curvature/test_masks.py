@@ -119,14 +119,14 @@ def test_what_no_counted_output_sees_does_not_enter_the_factors(size):
     torch.manual_seed(0)
     module, y = Convolved().double(), targets(Categorical())
     weights = (torch.arange(T) < (LENGTHS - 1)[:, None]).double()
-    found = [
+    factors = [
         structures.kronecker(passes(module, Categorical(), bn.Data(steps(p), y, weights), batch_size=size))
         for p in (0.0, 1.0, 100.0)
     ]
-    for other in found[1:]:
-        torch.testing.assert_close(other[:3], found[0][:3], rtol=1e-12, atol=1e-13)
+    for other in factors[1:]:
+        torch.testing.assert_close(other[:3], factors[0][:3], rtol=1e-12, atol=1e-13)
     whole = structures.kronecker(passes(module, Categorical(), bn.Data(steps(0.0), y, weights)))
-    torch.testing.assert_close(found[0][:3], whole[:3], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(factors[0][:3], whole[:3], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("size", [256, 3, 1])
@@ -137,11 +137,11 @@ def test_steps_that_look_at_each_other(masked, size):
     factors = []
     for padding in (0.0, 1.0, 100.0):
         data = bn.Data({"x": steps(padding), "counted": MASK.bool()}, y, MASK)
-        found = structures.kronecker(passes(module, Categorical(), data, batch_size=size)).right["embed.weight"]
+        factor = structures.kronecker(passes(module, Categorical(), data, batch_size=size)).right["embed.weight"]
         x = steps(padding)[MASK.bool()] if masked else steps(padding).flatten(0, 1)
         w = torch.ones(len(x)).double() if masked else MASK.mean(1).repeat_interleave(T)
-        torch.testing.assert_close(found, (w[:, None] * x).T @ x / w.sum(), rtol=1e-12, atol=1e-12)
-        factors.append(found)
+        torch.testing.assert_close(factor, (w[:, None] * x).T @ x / w.sum(), rtol=1e-12, atol=1e-12)
+        factors.append(factor)
     assert torch.allclose(factors[0], factors[2]) == masked
 
 
@@ -155,6 +155,6 @@ def test_the_noisy_dirichlet_takes_weights_of_steps_with_twice_as_many_classes(s
     counted = weights.bool()
     apart = passes(module, likelihood, bn.Data(x[counted], y[counted]))
     torch.testing.assert_close(structures.full(p).values, structures.full(apart).values, rtol=0, atol=1e-11)
-    found, expected = structures.diagonal(p).values, structures.diagonal(apart).values
-    torch.testing.assert_close(ravel(found), ravel(expected), rtol=0, atol=1e-11)
+    diagonal, expected = structures.diagonal(p).values, structures.diagonal(apart).values
+    torch.testing.assert_close(ravel(diagonal), ravel(expected), rtol=0, atol=1e-11)
     torch.testing.assert_close(structures.kronecker(p).right, structures.kronecker(apart).right, rtol=0, atol=1e-12)

@@ -191,8 +191,8 @@ def test_the_last_layer_is_found_and_is_a_block(case):
     assert names == (expected or tuple(p.params)[-2:])
     last = passes(case, names=names)
     torch.testing.assert_close(structures.full(last).values, dense(last), rtol=0, atol=1e-11)
-    found = ravel(structures.diagonal(last).values)
-    torch.testing.assert_close(found, dense(last).diagonal(), rtol=0, atol=1e-11)
+    diagonal = ravel(structures.diagonal(last).values)
+    torch.testing.assert_close(diagonal, dense(last).diagonal(), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -205,8 +205,8 @@ def test_wide_layers_are_made_by_blocks(bias):
     p = Passes(problem=problem, point=point, data=data, names=tuple(point.params)[2:], noise=KEY, batch_size=4)
     torch.testing.assert_close(structures.full(p).values, dense(p), rtol=0, atol=1e-12)
     hidden = torch.tanh(inputs @ point.params["0.weight"].mT + point.params["0.bias"])
-    found = structures.kronecker(p)
-    torch.testing.assert_close(found.right["2.weight"], hidden.mT @ hidden / N, rtol=0, atol=1e-13)
+    factors = structures.kronecker(p)
+    torch.testing.assert_close(factors.right["2.weight"], hidden.mT @ hidden / N, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("structure", ["full", "diagonal"])
@@ -220,52 +220,52 @@ def test_any_subset_is_a_block(structure):
         if structure == "full":
             torch.testing.assert_close(structures.full(p).values, expected, rtol=0, atol=1e-11)
         else:
-            found = ravel(structures.diagonal(p).values)
-            torch.testing.assert_close(found, expected.diagonal(), rtol=0, atol=1e-11)
+            diagonal = ravel(structures.diagonal(p).values)
+            torch.testing.assert_close(diagonal, expected.diagonal(), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("case", ["categorical", "gaussian", "cnn", "twice"])
 @pytest.mark.parametrize("structure", [structures.full, structures.diagonal, structures.kronecker])
 def test_the_size_of_batches_does_not_matter(case, structure):
-    made = [structure(passes(case, batch_size=size))[:-1] for size in (1, 3, None)]
-    for other in made[1:]:
-        torch.testing.assert_close(other, made[0], rtol=1e-12, atol=1e-13)
+    curvatures = [structure(passes(case, batch_size=size))[:-1] for size in (1, 3, None)]
+    for other in curvatures[1:]:
+        torch.testing.assert_close(other, curvatures[0], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("case", ["categorical", "heteroscedastic", "gaussian"])
 def test_kronecker_factors_are_exact_for_one_example(case):
     p = passes(case)
     one = Passes(problem=p.problem, point=p.point, data=p.data.take([4]), names=p.names, noise=p.noise)
-    found, expected, begin = structures.kronecker(one), dense(one), 0
+    factors, expected, begin = structures.kronecker(one), dense(one), 0
     for n, x in p.params.items():
         here = slice(begin, begin := begin + x.numel())
-        block = found.left[n] if n not in found.right else torch.kron(found.left[n], found.right[n])
+        block = factors.left[n] if n not in factors.right else torch.kron(factors.left[n], factors.right[n])
         torch.testing.assert_close(block, expected[here, here], rtol=0, atol=1e-12)
 
 
 def test_kronecker_factors_are_the_sums_that_they_are_said_to_be():
     p = passes("categorical")
-    found = structures.kronecker(p)
+    factors = structures.kronecker(p)
     x = p.data.inputs
     hidden = torch.tanh(x @ p.params["0.weight"].T + p.params["0.bias"])
-    torch.testing.assert_close(found.right["0.weight"], x.T @ x / N, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.right["2.weight"], hidden.T @ hidden / N, rtol=0, atol=1e-12)
+    torch.testing.assert_close(factors.right["0.weight"], x.T @ x / N, rtol=0, atol=1e-12)
+    torch.testing.assert_close(factors.right["2.weight"], hidden.T @ hidden / N, rtol=0, atol=1e-12)
     exact, shapes = dense(p), [x.numel() for x in p.params.values()]
     blocks = dict(zip(p.params, torch.arange(sum(shapes)).split(shapes)))
     for bias, weight in (("0.bias", "0.weight"), ("2.bias", "2.weight")):  # one place per example: G is a bias's block
         expected = exact[blocks[bias]][:, blocks[bias]]
-        torch.testing.assert_close(found.left[bias], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(found.left[weight], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(factors.left[bias], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(factors.left[weight], expected, rtol=0, atol=1e-12)
 
 
 def test_what_is_no_matrix_has_its_diagonal_beside_kronecker_factors():
     p = passes("cnn")
-    found, exact = structures.kronecker(p), structures.diagonal(p).values
-    assert set(found.left) == {"first.weight", "first.bias", "head.weight", "head.bias"}
-    assert set(found.right) == {"first.weight", "head.weight"}
-    for n in set(p.params) - set(found.left):
-        torch.testing.assert_close(found.diagonal[n], exact[n], rtol=1e-12, atol=1e-13)
-    assert set(found.diagonal) | set(found.left) == set(p.params)
+    factors, exact = structures.kronecker(p), structures.diagonal(p).values
+    assert set(factors.left) == {"first.weight", "first.bias", "head.weight", "head.bias"}
+    assert set(factors.right) == {"first.weight", "head.weight"}
+    for n in set(p.params) - set(factors.left):
+        torch.testing.assert_close(factors.diagonal[n], exact[n], rtol=1e-12, atol=1e-13)
+    assert set(factors.diagonal) | set(factors.left) == set(p.params)
 
 
 @pytest.mark.parametrize(
@@ -279,11 +279,11 @@ def test_parameters_are_followed_through_their_layers_where_that_gives_their_gra
 
 def test_places_are_summed_over_as_if_they_were_examples():
     p = passes("series")
-    found = structures.kronecker(p)
+    factors = structures.kronecker(p)
     patches = torch.stack([p.data.inputs[:, :, t : t + 2].flatten(1) for t in range(5)], 1).flatten(0, 1)
-    torch.testing.assert_close(found.right["conv.weight"], patches.T @ patches / (5 * N), rtol=0, atol=1e-12)
+    torch.testing.assert_close(factors.right["conv.weight"], patches.T @ patches / (5 * N), rtol=0, atol=1e-12)
     exact = structures.full(passes("series", names=("each.bias",))).values
-    torch.testing.assert_close(found.left["each.bias"], exact, rtol=0, atol=1e-12)  # a bias has its exact block
+    torch.testing.assert_close(factors.left["each.bias"], exact, rtol=0, atol=1e-12)  # a bias has its exact block
 
 
 def test_corrected_eigenvalues_are_the_curvature_along_the_kronecker_basis():
@@ -303,10 +303,10 @@ def test_corrected_eigenvalues_are_the_curvature_along_the_kronecker_basis():
 @pytest.mark.parametrize("case", ["categorical", "gaussian", "cnn", "attention"])
 def test_low_rank_finds_the_largest_eigenvalues(case):
     p = passes(case)
-    found = structures.low_rank(p, 5, tolerance=1e-12)
+    low_rank = structures.low_rank(p, 5, tolerance=1e-12)
     values, vectors = torch.linalg.eigh(dense(p))
-    torch.testing.assert_close(found.values, values.flip(0)[:5], rtol=1e-6, atol=1e-9)
-    basis = ravel(found.basis, 1)
+    torch.testing.assert_close(low_rank.values, values.flip(0)[:5], rtol=1e-6, atol=1e-9)
+    basis = ravel(low_rank.basis, 1)
     torch.testing.assert_close(basis @ basis.T, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-12)
     overlap = (basis[0] @ vectors[:, -1]).abs()
     torch.testing.assert_close(overlap, torch.ones_like(overlap), rtol=0, atol=1e-6)
@@ -467,10 +467,10 @@ def _largest(function) -> int:
         most = 0
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            made = func(*args, **(kwargs or {}))
-            if isinstance(made, torch.Tensor):
-                Sizes.most = max(Sizes.most, made.numel())
-            return made
+            output = func(*args, **(kwargs or {}))
+            if isinstance(output, torch.Tensor):
+                Sizes.most = max(Sizes.most, output.numel())
+            return output
 
     with Sizes():
         function()

@@ -44,11 +44,11 @@ def test_a_linear_gaussian_model_has_closed_forms():
     problem = bn.Problem(lambda: nn.Linear(4, 1, bias=False).double(), bn.likelihoods.Gaussian(noise=s))
     point = problem.init(Noise.seed(2))
     y = KEY.split("targets").normal(X[:, 0])
-    found = traces(problem, point, bn.Data(X, y))
+    traced = traces(problem, point, bn.Data(X, y))
     squares, errors = X.square().sum(1), y - X @ point.params["weight"][0]
-    assert math.isclose(found.laplacian, -float(squares.sum()) / s**2, rel_tol=1e-12)
-    assert math.isclose(found.fisher, float((errors.square() * squares).sum()) / s**4, rel_tol=1e-12)
-    assert (found.error, found.examples, found.parameters) == (0.0, 30, 4)
+    assert math.isclose(traced.laplacian, -float(squares.sum()) / s**2, rel_tol=1e-12)
+    assert math.isclose(traced.fisher, float((errors.square() * squares).sum()) / s**4, rel_tol=1e-12)
+    assert (traced.error, traced.examples, traced.parameters) == (0.0, 30, 4)
 
     # d/d sigma^2 at 0 of mean_i log N(e_i; 0, s^2 + sigma^2 |x_i|^2), by a central difference in sigma^2
     def exact(v: float) -> float:
@@ -56,7 +56,7 @@ def test_a_linear_gaussian_model_has_closed_forms():
         return float((-0.5 * (errors.square() / variance + variance.log())).mean())
 
     slope = (exact(1e-6) - exact(-1e-6)) / 2e-6
-    assert math.isclose(found.gain(0.1), 0.01 * slope, rel_tol=1e-6)
+    assert math.isclose(traced.gain(0.1), 0.01 * slope, rel_tol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -72,18 +72,18 @@ def test_a_linear_gaussian_model_has_closed_forms():
 def test_they_are_those_of_the_dense_matrices(problem):
     point = problem.init(Noise.seed(1))
     laplacian, fisher = dense(problem, point, CLASSES)
-    found = traces(problem, point, CLASSES)
-    assert math.isclose(found.laplacian, laplacian, rel_tol=1e-9, abs_tol=1e-9)
-    assert math.isclose(found.fisher, fisher, rel_tol=1e-9)
+    traced = traces(problem, point, CLASSES)
+    assert math.isclose(traced.laplacian, laplacian, rel_tol=1e-9, abs_tol=1e-9)
+    assert math.isclose(traced.fisher, fisher, rel_tol=1e-9)
 
 
 def test_a_part_of_the_parameters_and_of_the_examples():
-    found = traces(SMOOTH, POINT, CLASSES, where="3.*")
+    traced = traces(SMOOTH, POINT, CLASSES, where="3.*")
     rest = traces(SMOOTH, POINT, CLASSES, where="!3.*")
     whole = traces(SMOOTH, POINT, CLASSES)
-    assert found.parameters == 18 and found.parameters + rest.parameters == whole.parameters
-    assert math.isclose(found.laplacian + rest.laplacian, whole.laplacian, rel_tol=1e-9)
-    assert math.isclose(found.fisher + rest.fisher, whole.fisher, rel_tol=1e-9)
+    assert traced.parameters == 18 and traced.parameters + rest.parameters == whole.parameters
+    assert math.isclose(traced.laplacian + rest.laplacian, whole.laplacian, rel_tol=1e-9)
+    assert math.isclose(traced.fisher + rest.fisher, whole.fisher, rel_tol=1e-9)
     weights = torch.cat([torch.ones(20), torch.zeros(10)]).double()
     masked = traces(SMOOTH, POINT, bn.Data(CLASSES.inputs, CLASSES.targets, weights))
     some = traces(SMOOTH, POINT, CLASSES.take(slice(0, 20)))
@@ -94,11 +94,11 @@ def test_a_part_of_the_parameters_and_of_the_examples():
 
 def test_hutchinson_agrees_within_its_standard_error():
     exact = traces(SMOOTH, POINT, CLASSES)
-    found = [traces(SMOOTH, POINT, CLASSES, probes=40, seed=seed) for seed in range(12)]
-    z = torch.tensor([(f.laplacian - exact.laplacian) / f.error for f in found])
+    estimates = [traces(SMOOTH, POINT, CLASSES, probes=40, seed=seed) for seed in range(12)]
+    z = torch.tensor([(f.laplacian - exact.laplacian) / f.error for f in estimates])
     assert float(z.abs().max()) < 4.5 and 0.4 < float(z.std()) < 2.0  # the error is neither too small nor too large
-    assert all(math.isclose(f.fisher, exact.fisher, rel_tol=1e-9) for f in found)
-    assert found[0].gain_error(0.3) == pytest.approx(0.045 * found[0].error / 30)
+    assert all(math.isclose(f.fisher, exact.fisher, rel_tol=1e-9) for f in estimates)
+    assert estimates[0].gain_error(0.3) == pytest.approx(0.045 * estimates[0].error / 30)
 
 
 def test_what_perturbing_gains_is_predicted_to_second_order():
@@ -153,11 +153,11 @@ def test_attention_and_layers_that_cannot_be_lifted():
 
         here = ravel(point.params)
         around = [(each(here + step * e), each(here - step * e)) for e in torch.eye(len(here), dtype=torch.float64)]
-        found = traces(problem, point, few)
+        traced = traces(problem, point, few)
         laplacian = sum(float((up + down - 2 * each(here)).sum()) / step**2 for up, down in around)
         fisher = sum(float(((up - down) / (2 * step)).square().sum()) for up, down in around)
-        assert math.isclose(found.laplacian, laplacian, rel_tol=1e-4, abs_tol=1e-5)
-        assert math.isclose(found.fisher, fisher, rel_tol=1e-6)
+        assert math.isclose(traced.laplacian, laplacian, rel_tol=1e-4, abs_tol=1e-5)
+        assert math.isclose(traced.fisher, fisher, rel_tol=1e-6)
 
 
 def test_too_few_probes_are_refused():

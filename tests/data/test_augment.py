@@ -29,9 +29,9 @@ def candidates(image: Tensor, padding: int, flip: bool) -> list[Tensor]:
 
 @pytest.mark.parametrize(("padding", "flip"), [(1, True), (2, True), (2, False), (0, True), (0, False)])
 def test_values_are_crops_and_mirrors_of_the_padded_image(padding, flip):
-    made = CropFlip(padding=padding, flip=flip)(IMAGES, bn.Noise.seed(0))
-    assert made.shape == IMAGES.shape and made.dtype == IMAGES.dtype
-    for image, changed in zip(IMAGES, made):
+    augmented = CropFlip(padding=padding, flip=flip)(IMAGES, bn.Noise.seed(0))
+    assert augmented.shape == IMAGES.shape and augmented.dtype == IMAGES.dtype
+    for image, changed in zip(IMAGES, augmented):
         assert any(torch.equal(changed, c) for c in candidates(image, padding, flip))
 
 

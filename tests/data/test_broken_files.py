@@ -74,17 +74,17 @@ def arrays(r):
     return {"x": n.normal(size=(ROWS, 3)), "k": n.integers(0, 3, ROWS), "y": n.normal(size=ROWS)}
 
 
-def saved(**found):
+def saved(**contents):
     file = io.BytesIO()
-    np.savez(file, **found)
+    np.savez(file, **contents)
     return file.getvalue()
 
 
 def spoilt(r, value):
-    found = arrays(r)
+    contents = arrays(r)
     name = some(r, "x", "y")
-    found[name].flat[r.randrange(found[name].size)] = value
-    return saved(**found)
+    contents[name].flat[r.randrange(contents[name].size)] = value
+    return saved(**contents)
 
 
 def header(r):

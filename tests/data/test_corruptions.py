@@ -111,14 +111,14 @@ def test_severity_is_distance_from_the_clean_image(name):
 def test_noise_has_the_variance_that_it_says():
     x = torch.full((24, 1, 40, 40), 0.5)
     n = x.numel()
-    for made, variance in (
+    for noisy, variance in (
         (noises.gaussian(x, KEYS, 0.1), 0.01),
         (noises.speckle(x, KEYS, 0.2), 0.01),
         (noises.shot(x, KEYS, 50), 0.5 / 50),
     ):
-        kurtosis = 3 + (1 / 25 if made.unique().numel() < 1000 else 0)  # Poisson of rate 25
-        z_mean = (made.mean() - 0.5) / math.sqrt(variance / n)
-        z_variance = (made.var() / variance - 1) / math.sqrt((kurtosis - 1) / n)
+        kurtosis = 3 + (1 / 25 if noisy.unique().numel() < 1000 else 0)  # Poisson of rate 25
+        z_mean = (noisy.mean() - 0.5) / math.sqrt(variance / n)
+        z_variance = (noisy.var() / variance - 1) / math.sqrt((kurtosis - 1) / n)
         assert abs(float(z_mean)) < 4 and abs(float(z_variance)) < 4
     hit = noises.impulse(x, KEYS, 0.07)
     for value in (0.0, 1.0):
@@ -260,8 +260,8 @@ def test_jpeg_at_quality_100_nearly_keeps_an_image():
 def test_a_jpeg_coefficient_is_a_multiple_of_its_step():
     out = jpeg.rounded(255 * GREY[..., :24, :24] - 128, jpeg.table(jpeg.LUMA, 50))
     blocks = out.reshape(24, 1, 3, 8, 3, 8).transpose(3, 4)
-    found = jpeg.cosines() @ blocks @ jpeg.cosines().T / jpeg.table(jpeg.LUMA, 50)
-    assert apart(found, found.round()) < 1e-3
+    coefficients = jpeg.cosines() @ blocks @ jpeg.cosines().T / jpeg.table(jpeg.LUMA, 50)
+    assert apart(coefficients, coefficients.round()) < 1e-3
 
 
 def test_elastic_moves_by_what_it_says():

@@ -46,8 +46,8 @@ def test_inputs_are_any_tree(inputs):
     assert type(data.inputs) is type(inputs)
     part = data.take([7, 2])
     assert type(part.inputs) is type(inputs)
-    for got, leaf in zip(leaves(part.inputs), leaves(inputs), strict=True):
-        assert torch.equal(got, leaf[[7, 2]])
+    for taken, leaf in zip(leaves(part.inputs), leaves(inputs), strict=True):
+        assert torch.equal(taken, leaf[[7, 2]])
     assert torch.equal(part.targets, Y[[7, 2]])
     assert torch.equal(part.weights, data.weights[[7, 2]])
     halves = data.split(0.5, 0.5)
@@ -397,10 +397,10 @@ def test_split_refuses_an_empty_part(stratify):
 
 
 @pytest.mark.parametrize(
-    ("targets", "got"), [(torch.rand(N), r"float32 \(10,\)"), (Y.unsqueeze(1), r"int64 \(10, 1\)")]
+    ("targets", "described"), [(torch.rand(N), r"float32 \(10,\)"), (Y.unsqueeze(1), r"int64 \(10, 1\)")]
 )
-def test_stratify_needs_classes(targets, got):
-    with pytest.raises(ValueError, match=f"integer targets .* to stratify by, got {got}; leave stratify out"):
+def test_stratify_needs_classes(targets, described):
+    with pytest.raises(ValueError, match=f"integer targets .* to stratify by, got {described}; leave stratify out"):
         Data(X, targets).split(0.5, 0.5, stratify=True)
 
 
@@ -505,10 +505,10 @@ def test_each_fold_serves_as_many_members_as_asked():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"), [((1,), "2 to 12 folds"), ((13,), "2 to 12 folds"), ((3, 0), "members >= 1")]
+    ("arguments", "message"), [((1,), "2 to 12 folds"), ((13,), "2 to 12 folds"), ((3, 0), "members >= 1")]
 )
-def test_folds_refuse_what_cannot_be(arguments, told):
-    with pytest.raises(ValueError, match=told):
+def test_folds_refuse_what_cannot_be(arguments, message):
+    with pytest.raises(ValueError, match=message):
         numbered(12).folds(*arguments)
     with pytest.raises(ValueError, match="without rows"):
         numbered(12).folds(3)[0].folds(3)

@@ -13,7 +13,7 @@ from basinet.data import datasets
 N = {"train": 60, "test": 20}
 
 
-def made(shape, classes, seed=0):
+def small_set(shape, classes, seed=0):
     """Images and labels of a small set; every class is there."""
     random = np.random.default_rng(seed)
     return {
@@ -65,9 +65,9 @@ def agree(splits, parts):
     x = x.reshape(len(x), -1)
     assert torch.equal(splits.test.inputs.flatten(1), torch.from_numpy(x).float() / 255)
     assert splits.test.targets.tolist() == y.tolist()
-    found = torch.cat([splits.train.inputs, splits.val.inputs]).flatten(1).mul(255).round().to(torch.uint8)
+    pixels = torch.cat([splits.train.inputs, splits.val.inputs]).flatten(1).mul(255).round().to(torch.uint8)
     labels = torch.cat([splits.train.targets, splits.val.targets])
-    rows = {(row.tobytes(), int(label)) for row, label in zip(found.numpy(), labels)}
+    rows = {(row.tobytes(), int(label)) for row, label in zip(pixels.numpy(), labels)}
     x, y = parts["train"]
     assert rows == {(image.tobytes(), int(label)) for image, label in zip(x, y)}
 
@@ -77,7 +77,7 @@ def agree(splits, parts):
     ("name", "inside"), [("mnist", ""), ("mnist", "MNIST/raw"), ("fashion_mnist", "fashion_mnist")]
 )
 def test_idx(tmp_path, name, inside, packed):
-    parts = made((28, 28), 10)
+    parts = small_set((28, 28), 10)
     write_idx(tmp_path / inside, parts, packed)
     splits = datasets.load(name, folder=tmp_path)
     agree(splits, parts)
@@ -88,7 +88,7 @@ def test_idx(tmp_path, name, inside, packed):
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("svhn", 10), ("cifar100", 20)])
 @pytest.mark.parametrize("last", [True, False], ids=["NHWC", "NCHW"])
 def test_plain_npz(tmp_path, name, classes, last):
-    parts = made((3, 32, 32), classes)
+    parts = small_set((3, 32, 32), classes)
     arrays = {}
     for part, (x, y) in parts.items():
         arrays |= {f"x_{part}": x.transpose(0, 2, 3, 1) if last else x, f"y_{part}": y}
@@ -108,7 +108,7 @@ def differenced(x):
 
 
 def test_differenced_npz_in_several_files(tmp_path):
-    parts = made((3, 32, 32), 10)
+    parts = small_set((3, 32, 32), 10)
     x, y = parts["train"]
     np.savez(tmp_path / "cifar10_train_a.npz", d=differenced(x[:25]), y=y[:25])
     np.savez(tmp_path / "cifar10_train_b.npz", d=differenced(x[25:]), y=y[25:])
@@ -121,7 +121,7 @@ def test_differenced_npz_in_several_files(tmp_path):
 
 
 def test_a_folder_with_test_images_alone_is_cut_and_says_so(tmp_path):
-    x, y = made((3, 32, 32), 10)["test"]
+    x, y = small_set((3, 32, 32), 10)["test"]
     np.savez(tmp_path / "svhn_test10k.npz", d=differenced(x), y=y)
     splits = datasets.load("svhn", folder=tmp_path)
     assert (splits.train.n, splits.val.n, splits.test.n) == (12, 4, 4)
@@ -131,7 +131,7 @@ def test_a_folder_with_test_images_alone_is_cut_and_says_so(tmp_path):
 
 @pytest.mark.parametrize("inside", ["", "cifar-10-batches-bin"])
 def test_cifar10_binary(tmp_path, inside):
-    parts = made((3, 32, 32), 10)
+    parts = small_set((3, 32, 32), 10)
     (tmp_path / inside).mkdir(exist_ok=True)
     for name, (x, y) in batches(parts, "data_batch_{}.bin").items():
         (tmp_path / inside / name).write_bytes(np.concatenate([y[:, None], x.reshape(len(x), -1)], 1).tobytes())
@@ -139,7 +139,7 @@ def test_cifar10_binary(tmp_path, inside):
 
 
 def test_cifar100_binary_and_python_have_the_fine_classes(tmp_path):
-    parts = made((3, 32, 32), 20)
+    parts = small_set((3, 32, 32), 20)
     (tmp_path / "b").mkdir()
     (tmp_path / "p").mkdir()
     for part, (x, y) in parts.items():
@@ -155,7 +155,7 @@ def test_cifar100_binary_and_python_have_the_fine_classes(tmp_path):
 
 @pytest.mark.parametrize("write", ["python2", 2, 4])
 def test_cifar10_python(tmp_path, write):
-    parts = made((3, 32, 32), 10)
+    parts = small_set((3, 32, 32), 10)
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     for name, (x, y) in batches(parts, "data_batch_{}").items():
@@ -167,10 +167,10 @@ def test_cifar10_python(tmp_path, write):
 
 class Harmful:
     def __init__(self, function, *arguments):
-        self.made = (function, arguments)
+        self.reduced = (function, arguments)
 
     def __reduce__(self):
-        return self.made
+        return self.reduced
 
 
 def test_a_pickle_that_names_anything_else_is_refused_and_not_run(tmp_path):
@@ -215,7 +215,7 @@ def test_broken_python_batches_are_refused_by_name(tmp_path, content):
 
 
 def test_broken_idx_files_are_refused_by_name(tmp_path):
-    parts = made((28, 28), 10)
+    parts = small_set((28, 28), 10)
     image, label = tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte"
 
     def load(message):

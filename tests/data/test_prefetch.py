@@ -30,10 +30,10 @@ def items(count: int | None, taken: list[int] | None = None) -> Generator[Tensor
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_all_items_come_in_order_and_then_no_more(ahead):
-    found = Prefetched(items(10), ahead)
-    assert [int(x) for x in found] == list(range(10))
+    prefetched = Prefetched(items(10), ahead)
+    assert [int(x) for x in prefetched] == list(range(10))
     with pytest.raises(StopIteration):
-        next(found)
+        next(prefetched)
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
@@ -47,19 +47,19 @@ def test_no_more_than_asked_for_are_read_ahead(ahead):
                 full.set()
             yield x
 
-    found = Prefetched(counted(), ahead)
-    assert [int(next(found)), int(next(found))] == [0, 1]
+    prefetched = Prefetched(counted(), ahead)
+    assert [int(next(prefetched)), int(next(prefetched))] == [0, 1]
     assert full.wait(10)
-    found._stop.wait(0.3)  # time in which a thread without a bound would read on
+    prefetched._stop.wait(0.3)  # time in which a thread without a bound would read on
     assert len(taken) == ahead + 3
-    found.close()
+    prefetched.close()
 
 
 def test_without_a_thread_nothing_is_read_before_it_is_asked_for():
     taken: list[int] = []
-    found = Prefetched(items(None, taken), 0)
-    assert taken == [] and int(next(found)) == 0 and taken == [0]
-    found.close()
+    prefetched = Prefetched(items(None, taken), 0)
+    assert taken == [] and int(next(prefetched)) == 0 and taken == [0]
+    prefetched.close()
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
@@ -68,13 +68,13 @@ def test_an_error_is_raised_in_its_turn_with_its_traceback(ahead):
         yield torch.tensor(0)
         raise OSError("the disk is gone")
 
-    found = Prefetched(broken(), ahead)
-    assert int(next(found)) == 0
+    prefetched = Prefetched(broken(), ahead)
+    assert int(next(prefetched)) == 0
     with pytest.raises(OSError, match="the disk is gone") as error:
-        next(found)
+        next(prefetched)
     assert "in broken" in "".join(traceback.format_exception(error.value))
     with pytest.raises(StopIteration):
-        next(found)
+        next(prefetched)
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
@@ -87,10 +87,10 @@ def test_closing_ends_the_thread_and_the_iterator(ahead):
         finally:
             ended.set()
 
-    found = Prefetched(endless(), ahead)
-    next(found)
-    found.close()
-    found.close()
+    prefetched = Prefetched(endless(), ahead)
+    next(prefetched)
+    prefetched.close()
+    prefetched.close()
     assert ended.is_set()
     with pytest.raises(StopIteration):
-        next(found)
+        next(prefetched)

@@ -54,12 +54,12 @@ SOURCES = {"list": cut(), "iterable": Loader(cut()), "iterators": lambda: iter(c
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_come_in_order_and_start_anew_when_they_end(source, prefetch):
-    found = read(bn.Data.stream(source, n=10, prefetch=prefetch), 7)
+    batches = read(bn.Data.stream(source, n=10, prefetch=prefetch), 7)
     expected = [*cut(), *cut(), cut()[0]]
     assert all(
-        torch.equal(p.inputs, x) and torch.equal(p.targets, y) for p, (x, y) in zip(found, expected, strict=True)
+        torch.equal(p.inputs, x) and torch.equal(p.targets, y) for p, (x, y) in zip(batches, expected, strict=True)
     )
-    assert all(p.weights is None for p in found)
+    assert all(p.weights is None for p in batches)
 
 
 @pytest.mark.parametrize("skip", [0, 1, 3, 5])
@@ -101,9 +101,9 @@ def test_nobody_draws_while_another_has_the_generator():
     with seeded(7):
         entered.set()
         next(ahead)
-        found = torch.rand(3)
+        drawn = torch.rand(3)
     ahead.close()
-    assert torch.equal(found, torch.rand(3, generator=torch.Generator().manual_seed(7)))
+    assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(7)))
 
 
 def test_a_pair_may_have_weights_and_any_tree_of_inputs():

@@ -43,8 +43,8 @@ def test_effective_draws_of_an_autoregression_are_the_closed_form(phi):
 
 def test_the_standard_error_is_that_of_means():
     draws = autoregressive(4, 500, 0.8, 9, 400)
-    means, told = draws.mean((0, 1)), mcse_mean(draws)
-    ratio = float(means.square().mean().sqrt() / told.mean())
+    means, errors = draws.mean((0, 1)), mcse_mean(draws)
+    ratio = float(means.square().mean().sqrt() / errors.mean())
     assert abs(ratio - 1) < 0.03 + 4.5 / math.sqrt(2 * 400)  # bias, and the error of a standard deviation, z = 4.5
 
 

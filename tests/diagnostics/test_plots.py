@@ -17,18 +17,18 @@ from basinet.diagnostics import autocorrelation, rank_counts
 
 def test_autocorrelations_are_those_of_the_definition():
     draws = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).double()
-    found = autocorrelation(draws, lags=5)
+    correlations = autocorrelation(draws, lags=5)
     centred = draws - draws.mean(1, keepdim=True)
     for lag in range(6):
         direct = (centred[:, : 40 - lag] * centred[:, lag:]).sum(1) / centred.square().sum(1)
-        assert torch.allclose(found[:, lag], direct, atol=1e-12)
-    assert found.shape == (3, 6) and autocorrelation(draws, lags=99).shape == (3, 40)
+        assert torch.allclose(correlations[:, lag], direct, atol=1e-12)
+    assert correlations.shape == (3, 6) and autocorrelation(draws, lags=99).shape == (3, 40)
 
 
 def test_an_autoregression_has_the_powers_of_its_coefficient():
-    found = autocorrelation(autoregressive(8, 5000, 0.8, seed=0), lags=4).mean(0)
+    correlations = autocorrelation(autoregressive(8, 5000, 0.8, seed=0), lags=4).mean(0)
     error = (1.8 / 0.2 / 40_000) ** 0.5  # of a lag, at most
-    assert torch.allclose(found, 0.8 ** torch.arange(5.0).double(), atol=5 * error)
+    assert torch.allclose(correlations, 0.8 ** torch.arange(5.0).double(), atol=5 * error)
 
 
 def test_a_chain_that_stands_still_stays_correlated():
@@ -87,10 +87,10 @@ def test_chains_are_drawn_as_pictures(seen, tmp_path):
 def test_arviz_is_given_the_quantities(seen, monkeypatch, version):
     given = SimpleNamespace(__version__=version, from_dict=lambda posterior: posterior)
     monkeypatch.setitem(sys.modules, "arviz", given)
-    made = seen.to_arviz()
-    made = made if version.startswith("0") else made["posterior"]
-    assert made["loss"].shape == (3, 10) and made["prediction"].shape == (3, 10, 20)
-    assert any("noise" in name for name in made)
+    exported = seen.to_arviz()
+    exported = exported if version.startswith("0") else exported["posterior"]
+    assert exported["loss"].shape == (3, 10) and exported["prediction"].shape == (3, 10, 20)
+    assert any("noise" in name for name in exported)
 
 
 def test_arviz_itself_has_the_draws(seen):

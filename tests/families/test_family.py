@@ -48,9 +48,9 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_family_passes_the_conformance_suite(name):
-    made = check_family(EXAMPLES[name])
+    checks = check_family(EXAMPLES[name])
     continuous = name in ("diagonal", "low rank", "low-rank precision", "mixture", "mixture of mixtures")
-    assert len(made) == (6 if continuous else 5)
+    assert len(checks) == (6 if continuous else 5)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -65,8 +65,8 @@ def test_the_buffers_travel_with_the_draws_and_the_mean(name):
 @pytest.mark.parametrize(("begin", "end"), [(0, 1), (0, 5), (3, 12), (10, 15)])
 def test_draws_in_a_row_are_the_draws_one_by_one(name, begin, end):
     one_by_one = stack([EXAMPLES[name].draw(KEY, s) for s in range(begin, end)])
-    for made, expected in zip(leaves(EXAMPLES[name].draws(KEY, begin, end)), leaves(one_by_one)):
-        torch.testing.assert_close(made, expected, rtol=1e-14, atol=1e-14)
+    for drawn, expected in zip(leaves(EXAMPLES[name].draws(KEY, begin, end)), leaves(one_by_one)):
+        torch.testing.assert_close(drawn, expected, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["delta", "empirical", "mixture of deltas"])
@@ -108,9 +108,9 @@ def test_fields_with_plain_numbers_are_static_however_they_are_annotated():
         return family(type("Counted", (Family,), namespace | methods))
 
     for kind in (make("int", "str"), make(int, str)):
-        made = kind(centre={"a": torch.ones(3)}, count=4, name="x")
-        assert len(leaves(made)) == 1
-        pair = stack([made, made])
+        instance = kind(centre={"a": torch.ones(3)}, count=4, name="x")
+        assert len(leaves(instance)) == 1
+        pair = stack([instance, instance])
         assert pair.count == 4 and pair.name == "x" and pair.centre["a"].shape == (2, 3)
         assert take(pair, 0).centre["a"].shape == (3,)
 

@@ -137,8 +137,8 @@ def test_members_of_a_stack_are_the_members(name):
     jacobian = {n: params("jacobian", 4)[n] for n in family.mean().params}
     both = lift(lambda f: f.quad(jacobian))(pair)
     torch.testing.assert_close(both, torch.stack([family.quad(jacobian), 2 * family.quad(jacobian)]))
-    for made, expected in zip(leaves(take(pair, 0)), leaves(family)):
-        assert torch.equal(made, expected)
+    for leaf, expected in zip(leaves(take(pair, 0)), leaves(family)):
+        assert torch.equal(leaf, expected)
 
 
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])

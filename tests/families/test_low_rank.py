@@ -43,8 +43,8 @@ def test_the_density_is_that_of_torch(place):
 
 def test_the_density_of_a_stack_is_that_of_each():
     other = LowRank(numbers("another"), DIAGONAL, numbers("more columns", K), {})
-    found = lift(lambda one: one.log_prob(CENTRE))(stack([FAMILY, other]))
-    torch.testing.assert_close(found, torch.stack([FAMILY.log_prob(CENTRE), other.log_prob(CENTRE)]))
+    log_prob = lift(lambda one: one.log_prob(CENTRE))(stack([FAMILY, other]))
+    torch.testing.assert_close(log_prob, torch.stack([FAMILY.log_prob(CENTRE), other.log_prob(CENTRE)]))
 
 
 def test_single_precision_holds_where_columns_are_much_longer_than_the_diagonal():
@@ -53,8 +53,8 @@ def test_single_precision_holds_where_columns_are_much_longer_than_the_diagonal(
     on = {n: c + torch.tensordot(weights, wide.columns[n], 1) for n, c in CENTRE.items()}
     expected = MultivariateNormal(ravel(CENTRE), dense(wide)).log_prob(ravel(on))
     single = LowRank(*({n: x.float() for n, x in t.items()} for t in (CENTRE, wide.diagonal, wide.columns)), {})
-    found = single.log_prob({n: x.float() for n, x in on.items()})
-    assert abs(float(found - expected)) < 0.01
+    log_prob = single.log_prob({n: x.float() for n, x in on.items()})
+    assert abs(float(log_prob - expected)) < 0.01
 
 
 def test_draws_have_the_mean_and_the_covariance():

@@ -31,14 +31,14 @@ def test_it_conforms():
 
 @pytest.mark.parametrize("uniform", [False, True])
 def test_both_kinds_of_noise_have_standard_deviation_sigma(uniform):
-    found = draws(perturbed(0.3, ("a",), uniform))
-    assert torch.equal(found["b"], CENTRE["b"].expand(COUNT, 1, 1))
+    drawn = draws(perturbed(0.3, ("a",), uniform))
+    assert torch.equal(drawn["b"], CENTRE["b"].expand(COUNT, 1, 1))
     fourth = 9 / 5 if uniform else 3.0  # the kurtosis
     error = 0.09 * math.sqrt((fourth - 1) / COUNT)
-    assert ((found["a"].var(0) - 0.09).abs() < 4.5 * error).all()
-    far = ((found["a"] - CENTRE["a"]) / 0.3).abs()
+    assert ((drawn["a"].var(0) - 0.09).abs() < 4.5 * error).all()
+    far = ((drawn["a"] - CENTRE["a"]) / 0.3).abs()
     assert bool((far <= math.sqrt(3) + 1e-12).all()) == uniform
-    assert abs(float(((found["a"] - CENTRE["a"]) / 0.3).prod(1).mean())) < 4.5 / math.sqrt(COUNT)  # independent
+    assert abs(float(((drawn["a"] - CENTRE["a"]) / 0.3).prod(1).mean())) < 4.5 / math.sqrt(COUNT)  # independent
 
 
 def test_the_normal_density_is_that_of_equal_scales():
@@ -52,8 +52,8 @@ def test_the_normal_density_is_that_of_equal_scales():
 def test_the_uniform_density_is_one_over_the_volume_of_the_box():
     family = perturbed(0.3, uniform=True)
     volume = (2 * math.sqrt(3) * 0.3) ** 3
-    found = lift(family.log_prob)(draws(family))
-    assert torch.allclose(found, torch.full_like(found, -math.log(volume)))
+    log_prob = lift(family.log_prob)(draws(family))
+    assert torch.allclose(log_prob, torch.full_like(log_prob, -math.log(volume)))
     outside = CENTRE | {"a": CENTRE["a"] + torch.tensor([0.0, 0.53])}
     assert family.log_prob(outside) == -math.inf
 

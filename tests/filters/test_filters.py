@@ -83,10 +83,10 @@ class Flat(nn.Module):
 
 
 def test_predictions_are_exact():
-    found = streamed(bn.Kalman(), EXACT.problem, X, Y, 4).predict(X)
+    predictive = streamed(bn.Kalman(), EXACT.problem, X, Y, 4).predict(X)
     mean, variance = EXACT.predictive(X)
-    torch.testing.assert_close(found.mean.squeeze(-1), mean)
-    torch.testing.assert_close(found.variance.squeeze(-1), variance)
+    torch.testing.assert_close(predictive.mean.squeeze(-1), mean)
+    torch.testing.assert_close(predictive.variance.squeeze(-1), variance)
 
 
 def recursion(decoupled, size):

@@ -118,9 +118,9 @@ def passes(make, likelihood: Likelihood, targets: Tensor) -> Passes:
 def test_the_last_layer_is_what_the_output_comes_from(make, heads):
     width = {"Heads": 1, "Auxiliary": 3, "Residual": 3, "Again": 3}.get(make.__name__, 2)
     p = passes(make, Heteroscedastic() if make is Heads else Gaussian(), numbers(width))
-    found = last_layer(p)
-    assert {n.rpartition(".")[0] for n in found} == heads
-    assert found == tuple(n for n in p.params if n in found)
+    names = last_layer(p)
+    assert {n.rpartition(".")[0] for n in names} == heads
+    assert names == tuple(n for n in p.params if n in names)
 
 
 def test_a_mean_with_a_head_of_its_own_is_uncertain():
@@ -176,7 +176,7 @@ LIKELIHOODS = {
 def test_networks_that_return_one_axis_are_those_that_return_two(name, structure, curvature, where):
     likelihood, targets = LIKELIHOODS[name]
     weights = KEY.split("weights").uniform(targets)
-    found = []
+    fits = []
     for flat in (True, False):
         torch.manual_seed(0)
         module = Flat(flat).double()
@@ -185,14 +185,14 @@ def test_networks_that_return_one_axis_are_those_that_return_two(name, structure
         recipe = bn.Laplace(structure=structure, curvature=curvature, where=where, rank=4, prior_precision="prior")
         fitted = bn.fit(recipe, problem, data, start=bn.Posterior.of(module, problem), engine=ENGINE)
         predictive = fitted.predict(data.inputs, samples=5)
-        found.append((fitted.info["curves"]["log_evidence"][0][0], predictive.log_prob(data.targets).flatten()))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-9)
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-8, atol=1e-9)
+        fits.append((fitted.info["curves"]["log_evidence"][0][0], predictive.log_prob(data.targets).flatten()))
+    assert fits[0][0] == pytest.approx(fits[1][0], rel=1e-9)
+    torch.testing.assert_close(fits[0][1], fits[1][1], rtol=1e-8, atol=1e-9)
 
 
 def test_labels_of_one_axis_are_predicted_by_probit():
     likelihood, targets = LIKELIHOODS["bernoulli"]
-    found = []
+    log_probs = []
     for flat in (True, False):
         torch.manual_seed(0)
         module = Flat(flat).double()
@@ -205,5 +205,5 @@ def test_labels_of_one_axis_are_predicted_by_probit():
             start=bn.Posterior.of(module, problem),
             engine=ENGINE,
         )
-        found.append(fitted.predict(data.inputs).log_prob(data.targets).flatten())
-    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
+        log_probs.append(fitted.predict(data.inputs).log_prob(data.targets).flatten())
+    torch.testing.assert_close(log_probs[0], log_probs[1], rtol=1e-10, atol=1e-12)

@@ -150,11 +150,11 @@ def test_low_rank_is_that_of_single_examples(case):
 
 @pytest.mark.parametrize("case", PICKING)
 def test_kronecker_factors_do_not_depend_on_the_order_and_corrected_ones_are_right(case):
-    found = []
+    corrected = []
     for order in ORDERS.values():
         p = passes(case, order)
         plain = CurvedKronecker.of(structures.kronecker(p), p.params)
-        found.append(plain.corrected(structures.diagonal(p, plain.left, plain.right)))
+        corrected.append(plain.corrected(structures.diagonal(p, plain.left, plain.right)))
         exact, begin = dense(p), 0
         for n, x in p.params.items():
             here = slice(begin, begin := begin + x.numel())
@@ -162,19 +162,19 @@ def test_kronecker_factors_do_not_depend_on_the_order_and_corrected_ones_are_rig
             right = plain.right.get(n, torch.eye(x[0].numel()).double())
             basis = torch.kron(left, right)
             along = (basis.T @ exact[here, here] @ basis).diagonal()
-            torch.testing.assert_close(found[-1].values[n].flatten(), along, rtol=0, atol=1e-11)
-    for other in found[1:]:
-        for n, x in found[0].values.items():
+            torch.testing.assert_close(corrected[-1].values[n].flatten(), along, rtol=0, atol=1e-11)
+    for other in corrected[1:]:
+        for n, x in corrected[0].values.items():
             torch.testing.assert_close(other.values[n].sum(), x.sum(), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("structure", [structures.full, structures.diagonal, structures.kronecker])
 def test_an_expert_that_sees_no_data_has_no_curvature(structure):
-    found = structure(passes("experts"))
+    curvature = structure(passes("experts"))
     if structure is structures.full:
-        assert bool((found.values[-8:] == 0).all())
+        assert bool((curvature.values[-8:] == 0).all())
     else:
-        values = found.values if structure is structures.diagonal else found.diagonal
+        values = curvature.values if structure is structures.diagonal else curvature.diagonal
         assert bool((values["experts.2.weight"] == 0).all()) and bool((values["experts.2.bias"] == 0).all())
 
 
@@ -207,8 +207,8 @@ def test_the_linear_predictive_is_that_of_each_input_alone(case, structure):
         order = torch.arange(N) if order is None else order
         for size in (None, 5, 1):
             parts = linear.moments(p.problem, family, p.point, p.data.inputs[order], full=True, batch_size=size)
-            found = torch.cat([spread for _, spread in parts])
-            torch.testing.assert_close(found, covariance[order], rtol=0, atol=1e-12)
+            spreads = torch.cat([spread for _, spread in parts])
+            torch.testing.assert_close(spreads, covariance[order], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", PICKING)

@@ -68,13 +68,13 @@ def test_gradients_of_single_examples_follow_from_what_was_read(name):
     g, a = tap.places(torch.autograd.grad(outputs, tap.output, v, retain_graph=True)[0]), tap.read()
     assert g.shape[:2] == a.shape[:2] and tap.shape == PLACES.get(name, outputs.shape[2:])
     for b in range(B):
-        found = dict(zip(params, torch.autograd.grad(outputs[b], list(params.values()), v[b], retain_graph=True)))
+        grads = dict(zip(params, torch.autograd.grad(outputs[b], list(params.values()), v[b], retain_graph=True)))
         formula = "tgo,tgi->goi" if tap.kind == "matrix" else "tgi,tgi->gi"
         weight = torch.einsum(formula, g[b], a[b]).reshape(params["weight"].shape)
-        torch.testing.assert_close(weight, found["weight"], rtol=1e-11, atol=1e-12)
-        if "bias" in found:
+        torch.testing.assert_close(weight, grads["weight"], rtol=1e-11, atol=1e-12)
+        if "bias" in grads:
             bias = g[b].sum(0).reshape(params["bias"].shape)
-            torch.testing.assert_close(bias, found["bias"], rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(bias, grads["bias"], rtol=1e-11, atol=1e-12)
 
 
 class Odd(nn.Module):
@@ -114,8 +114,8 @@ def test_statistics_of_a_batch_are_not_read():
 def test_patches_are_what_a_convolution_multiplies(padding):
     x, weight = normal("images", 2, 3, 5, 6), normal("kernel", 4, 3, 3, 2)
     expected = F.conv2d(x, weight, padding=padding, dilation=(1, 2))
-    found = weight.flatten(1) @ patches(x, (3, 2), 1, (1, 2), padding)
-    torch.testing.assert_close(found.reshape(expected.shape), expected, rtol=1e-12, atol=1e-12)
+    output = weight.flatten(1) @ patches(x, (3, 2), 1, (1, 2), padding)
+    torch.testing.assert_close(output.reshape(expected.shape), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_tensors_that_count_no_writing_are_read():
