@@ -53,11 +53,11 @@ def test_a_table_in_units_with_warnings_and_rows_as_they_were(tmp_path):
     out = tmp_path / "run"
     result = invoke("compare", train, "--target", "price", "--methods", "MAP", *BRIEF, "--out", str(out))
     assert result.exit_code == 0, result.output
-    found = about(out)
-    assert found["finished"] and found["target"] == "price" and found["kind"] == "real"
-    assert ["id" in line for line in found["warnings"][:2]] == [True, False] and "'land'" in found["warnings"][1]
-    assert all(f"warning: {line}" in result.output for line in found["warnings"])
-    assert found["inputs"]["columns"] == ["size", "kind", "sold"]
+    record = about(out)
+    assert record["finished"] and record["target"] == "price" and record["kind"] == "real"
+    assert ["id" in line for line in record["warnings"][:2]] == [True, False] and "'land'" in record["warnings"][1]
+    assert all(f"warning: {line}" in result.output for line in record["warnings"])
+    assert record["inputs"]["columns"] == ["size", "kind", "sold"]
     with np.load(out / "test.npz", allow_pickle=False) as test:
         cells = {(f"{float(size):.1f}", kind, sold) for size, kind, sold in test["inputs"]}
         assert cells <= {(row[1], row[3], row[4]) for row in rows}
@@ -94,8 +94,8 @@ def test_labels_from_an_array_or_from_columns(tmp_path, target):
     assert invoke("fit", file, "--target", target, *words).exit_code == 0
     result = invoke("predict", fitted, file, "--out", str(tmp_path / "p.csv"))
     assert result.exit_code == 0, result.output
-    with open(tmp_path / "p.csv", newline="") as found:
-        first = next(csv.DictReader(found))
+    with open(tmp_path / "p.csv", newline="") as handle:
+        first = next(csv.DictReader(handle))
     assert list(first) == ["entropy", "aleatoric", "epistemic", *(f"p_{name}" for name in about(out)["classes"])]
     assert invoke("evaluate", fitted, file).exit_code == 0
 
@@ -143,8 +143,8 @@ def test_a_network_and_its_weights(tmp_path):
     words = ("compare", train, "--target", "kind", "--model", f"{tmp_path}/net.py:net")
     result = invoke(*words, "--weights", str(tmp_path / "net.pt"), "--out", str(tmp_path / "run"))
     assert result.exit_code == 0, result.output
-    told = " ".join(result.output.split())
-    assert "left out, since they would train networks from scratch" in told and "deep ensemble" in told
+    printed = " ".join(result.output.split())
+    assert "left out, since they would train networks from scratch" in printed and "deep ensemble" in printed
     methods = [r["method"] for r in read_records(tmp_path / "run" / "records.jsonl")]
     assert methods[0] == "given network" and {"Laplace", "PEP", "SWAG"} <= set(methods) and "MAP" not in methods
     assert not list((tmp_path / "run" / "pool").glob("map-*"))  # nothing was trained from scratch
@@ -194,16 +194,16 @@ def test_an_evaluation_tells_whether_sets_hold_what_they_promise(tmp_path):
     assert result.exit_code == 0, result.output
     result = invoke("evaluate", fitted, test, "--out", str(record))
     assert result.exit_code == 0, result.output
-    told = " ".join(result.output.split())
-    [found] = read_records(record)[0]["sets"]
-    assert found["kind"] == "scaled" and found["level"] == 0.9 and found["n"] == 80
+    printed = " ".join(result.output.split())
+    [measured] = read_records(record)[0]["sets"]
+    assert measured["kind"] == "scaled" and measured["level"] == 0.9 and measured["n"] == 80
     assert (
-        f"promise 90.0%: they contain the truth in {found['coverage']:.1%} of rows here" in told
-        and "wide on average" in told
+        f"promise 90.0%: they contain the truth in {measured['coverage']:.1%} of rows here" in printed
+        and "wide on average" in printed
     )
     assert invoke("predict", fitted, test, "--out", str(tmp_path / "p.csv")).exit_code == 0
     with open(tmp_path / "p.csv", newline="") as file:
         sets = [(float(p["conformal_low"]), float(p["conformal_high"])) for p in csv.DictReader(file)]
     inside = [low <= float(row[1]) <= high for (low, high), row in zip(sets, rows[200:])]
-    assert found["coverage"] == pytest.approx(sum(inside) / 100)
-    assert found["size"] == pytest.approx(sum(high - low for low, high in sets) / 100, rel=1e-4)
+    assert measured["coverage"] == pytest.approx(sum(inside) / 100)
+    assert measured["size"] == pytest.approx(sum(high - low for low, high in sets) / 100, rel=1e-4)

@@ -72,9 +72,9 @@ def test_a_comparison_is_printed_to_ascii(tmp_path):
 def test_a_worker_that_was_killed_is_one_line(capsys):
     with pytest.raises(SystemExit) as end, clear_errors("members that were done are kept"):
         raise WorkerError("the process that trained member 3 was ended by SIGKILL")
-    told = capsys.readouterr().err
-    assert end.value.code == 2 and told.startswith("error: the process that trained member 3")
-    assert "Members that were done are kept" in told and "Traceback" not in told
+    message = capsys.readouterr().err
+    assert end.value.code == 2 and message.startswith("error: the process that trained member 3")
+    assert "Members that were done are kept" in message and "Traceback" not in message
 
 
 def test_an_error_without_words_says_what_it_is(capsys):

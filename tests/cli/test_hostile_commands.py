@@ -131,8 +131,8 @@ def test_a_table_file_with_anything_changed_is_a_result_or_a_line(tmp_path):
     lines = [f"{r.gauss(0, 1)!r},{r.choice('abc')},2024-01-{i % 28 + 1:02},{r.gauss(0, 1)!r}" for i in range(40)]
     file, fitted = tmp_path / "t.csv", tmp_path / "fitted"
     file.write_text("\n".join(["number,name,day,y", *lines]))
-    made = outcome(["fit", str(file), "--target", "y", "--members", "1", "--set", "epochs=1", "--out", str(fitted)])
-    assert made.status == 0, made.output
+    first = outcome(["fit", str(file), "--target", "y", "--members", "1", "--set", "epochs=1", "--out", str(fitted)])
+    assert first.status == 0, first.output
     whole = read_json(fitted / "table.json")
     for attempt in range(100):
         write_json(fitted / "table.json", changed(r, whole))
@@ -147,8 +147,8 @@ def test_a_stream_with_anything_changed_goes_on_or_says_why(name, tmp_path, shor
     file, out = tmp_path / "t.csv", tmp_path / "out"
     words = ["stream", str(file), "--target", "y", "--time", "day", "--out", str(out), "--first", "10", "--batch", "5"]
     file.write_text("\n".join(["day,number,name,y", *lines[:30]]) + "\n")
-    made = outcome(words)
-    assert made.status == 0, made.output
+    first = outcome(words)
+    assert first.status == 0, first.output
     kept, grown = tmp_path / "kept", "\n".join(["day,number,name,y", *lines]) + "\n"
     out.rename(kept)
     for attempt in range(12):

@@ -76,7 +76,7 @@ def test_dates_with_a_split_at_random_are_warned_of(sales, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ((), "prior Normal(scale=3.0), likelihood Heteroscedastic(floor=0.001, learned=True)"),
         (("--prior", "0.5"), "prior Normal(scale=0.5)"),
@@ -86,12 +86,12 @@ def test_dates_with_a_split_at_random_are_warned_of(sales, tmp_path):
         (("--set", "optimizer.lr.peak=0.02"), "2 x MAP(epochs=2), step size 2e-2;"),
     ],
 )
-def test_what_matters_can_be_set_is_said_and_predicts(sales, tmp_path, options, told):
+def test_what_matters_can_be_set_is_said_and_predicts(sales, tmp_path, options, message):
     fitted = tmp_path / "fitted"
     words = ("fit", sales, "--target", "total", "--drop", "part", "--split", "random")
     result = invoke(*words, *QUICK, *options, "--out", fitted)
     assert result.exit_code == 0, result.output
-    assert told in said(result)
+    assert message in said(result)
     for command, out in (("predict", "p.csv"), ("evaluate", "s.jsonl")):
         result = invoke(command, fitted, sales, "--out", tmp_path / out)
         assert result.exit_code == 0, result.output

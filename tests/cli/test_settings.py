@@ -113,8 +113,8 @@ def test_widths():
 
 def test_settings_of_a_comparison_reach_rows_and_what_they_start_from():
     rows = [Row("MAP", bn.MAP(), 1), Row("Laplace", bn.Laplace(), 1), Row("given", None, 1)]
-    made = set_rows(rows, ("MAP.epochs=7", "laplace.structure=diagonal"))
-    assert [row.recipe for row in made] == [
+    changed = set_rows(rows, ("MAP.epochs=7", "laplace.structure=diagonal"))
+    assert [row.recipe for row in changed] == [
         bn.MAP(epochs=7),
         bn.Laplace(structure="diagonal", base=bn.MAP(epochs=7)),
         None,

@@ -22,19 +22,19 @@ def pairs(*lead, n=80, seed=0, dtype=torch.float64):
 
 def test_difference_and_n():
     first, second = pairs()
-    found = bootstrap_difference(first, second)
-    assert isinstance(found, Interval) and found.n == 80
-    torch.testing.assert_close(found.difference, (first - second).mean())
-    assert found.low < found.difference < found.high
+    interval = bootstrap_difference(first, second)
+    assert isinstance(interval, Interval) and interval.n == 80
+    torch.testing.assert_close(interval.difference, (first - second).mean())
+    assert interval.low < interval.difference < interval.high
 
 
 def test_bounds_are_those_of_all_resamples_of_a_small_set():
     gap = torch.tensor([0.0, 1.0, 5.0, 20.0]).double()
     means = np.array([np.mean(chosen) for chosen in product(gap.tolist(), repeat=4)])  # all 4⁴ are equally likely
-    found = bootstrap_difference(gap, torch.zeros(4).double(), level=0.8, resamples=40_000, seed=1)
+    interval = bootstrap_difference(gap, torch.zeros(4).double(), level=0.8, resamples=40_000, seed=1)
     # a bound lies at a mean whose distribution function spans the level, up to 5 standard errors
     slack = 5 * math.sqrt(0.1 * 0.9 / 40_000)
-    for bound, level in ((found.low.item(), 0.1), (found.high.item(), 0.9)):
+    for bound, level in ((interval.low.item(), 0.1), (interval.high.item(), 0.9)):
         assert np.mean(means < bound - 1e-9) <= level + slack
         assert np.mean(means <= bound + 1e-9) >= level - slack
 
@@ -43,16 +43,16 @@ def test_against_scipy():
     first, second = pairs(n=60)
     gap = (first - second).numpy()
     oracle = scipy_bootstrap((gap,), np.mean, n_resamples=20_000, method="percentile", rng=0).confidence_interval
-    found = bootstrap_difference(first, second, resamples=20_000)
+    interval = bootstrap_difference(first, second, resamples=20_000)
     slack = 6 * gap.std() / math.sqrt(60) * 2.66 / math.sqrt(20_000)  # √(q(1 − q)) / φ(z) = 2.66 at the 2.5 % quantile
-    assert found.low.item() == pytest.approx(oracle.low, abs=slack)
-    assert found.high.item() == pytest.approx(oracle.high, abs=slack)
+    assert interval.low.item() == pytest.approx(oracle.low, abs=slack)
+    assert interval.high.item() == pytest.approx(oracle.high, abs=slack)
 
 
 def test_width_is_that_of_the_normal_limit_and_grows_with_the_level():
     gap = torch.randn(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = {level: bootstrap_difference(gap, torch.zeros_like(gap), level) for level in (0.5, 0.95)}
-    width = {level: (i.high - i.low).item() for level, i in found.items()}
+    intervals = {level: bootstrap_difference(gap, torch.zeros_like(gap), level) for level in (0.5, 0.95)}
+    width = {level: (i.high - i.low).item() for level, i in intervals.items()}
     error = gap.std().item() / math.sqrt(4000)
     assert width[0.95] == pytest.approx(2 * 1.96 * error, rel=0.08)
     assert width[0.5] == pytest.approx(2 * 0.6745 * error, rel=0.08)
@@ -121,8 +121,8 @@ def test_equal_scores_leave_no_interval():
 
 def covered(gap, truth, seed=0, level=0.95):
     """How many of many sets of differences (R, n) have an interval that holds the truth."""
-    found = bootstrap_difference(gap, torch.zeros(gap.shape[-1]).double(), level, seed=seed)
-    return ((found.low <= truth) & (truth <= found.high)).double().mean().item()
+    interval = bootstrap_difference(gap, torch.zeros(gap.shape[-1]).double(), level, seed=seed)
+    return ((interval.low <= truth) & (truth <= interval.high)).double().mean().item()
 
 
 @pytest.mark.slow
@@ -180,10 +180,10 @@ def test_one_run_is_no_other_interval_than_none():
 
 def test_runs_that_differ_widen_the_interval_by_what_resampling_them_gives():
     gap = torch.tensor([[0.0] * 30, [1.0] * 30])  # nothing varies but the run: means 0, 1/2, 1 with 1/4, 1/2, 1/4
-    found = bootstrap_difference(gap, torch.zeros_like(gap), runs=True)
-    assert (found.difference, found.low, found.high, found.n) == (0.5, 0.0, 1.0, 30)
-    found = bootstrap_difference(gap, torch.zeros_like(gap), level=0.4, runs=True)
-    assert found.low == found.high == 0.5
+    interval = bootstrap_difference(gap, torch.zeros_like(gap), runs=True)
+    assert (interval.difference, interval.low, interval.high, interval.n) == (0.5, 0.0, 1.0, 30)
+    interval = bootstrap_difference(gap, torch.zeros_like(gap), level=0.4, runs=True)
+    assert interval.low == interval.high == 0.5
 
 
 def test_the_variance_over_runs_and_examples_is_that_of_the_crossed_bootstrap():
@@ -192,6 +192,6 @@ def test_the_variance_over_runs_and_examples_is_that_of_the_crossed_bootstrap():
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(k, generator=generator, dtype=torch.float64) for k in (20, 200))
     gap = 0.5 * a[:, None] + 2 * b
-    found = bootstrap_difference(gap, torch.zeros_like(gap), level=0.9545, resamples=20_000, runs=True)
+    interval = bootstrap_difference(gap, torch.zeros_like(gap), level=0.9545, resamples=20_000, runs=True)
     expected = (0.25 * a.var(correction=0) / 20 + 4 * b.var(correction=0) / 200).sqrt()
-    assert float((found.high - found.low) / 4) == pytest.approx(float(expected), rel=0.03)  # z of 4 is 0.028
+    assert float((interval.high - interval.low) / 4) == pytest.approx(float(expected), rel=0.03)  # z of 4 is 0.028

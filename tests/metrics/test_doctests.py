@@ -10,12 +10,12 @@ from basinet import metrics
 
 
 def examples() -> dict[str, doctest.DocTest]:
-    found = {}
+    tests = {}
     for module in pkgutil.iter_modules(metrics.__path__):
         for test in doctest.DocTestFinder().find(importlib.import_module(f"{metrics.__name__}.{module.name}")):
             if test.examples:
-                found[test.name.rpartition(".")[2]] = test
-    return found
+                tests[test.name.rpartition(".")[2]] = test
+    return tests
 
 
 @pytest.mark.parametrize("name", metrics.__all__)

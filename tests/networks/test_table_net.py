@@ -27,16 +27,16 @@ def test_numbers_are_inputs_of_more_than_two_values():
 
 def test_an_embedding_begins_linear_and_has_waves_and_pieces():
     torch.manual_seed(0)
-    made = NumberEmbedding(2, features=3).fitted(inputs()[:, [0, 3]])
+    embedding = NumberEmbedding(2, features=3).fitted(inputs()[:, [0, 3]])
     x = torch.linspace(-5, 5, 11).unsqueeze(1).repeat(1, 2)
-    assert torch.allclose(made(x).diff(n=2, dim=0), torch.zeros(9, 2, 3), atol=1e-5)
+    assert torch.allclose(embedding(x).diff(n=2, dim=0), torch.zeros(9, 2, 3), atol=1e-5)
     with torch.no_grad():
-        made.rises.fill_(1.0)
-        made.weight.zero_()
-        made.bias.zero_()
+        embedding.rises.fill_(1.0)
+        embedding.weight.zero_()
+        embedding.bias.zero_()
     inside = inputs()[:, [0, 3]].sort(0).values
-    places = made(inside)[..., 0]
-    bins = (made.edges.diff(dim=1) > 0).sum(1)
+    places = embedding(inside)[..., 0]
+    bins = (embedding.edges.diff(dim=1) > 0).sum(1)
     assert bins[0] == 48 and bins[1] < 48  # few values make few bins
     assert torch.allclose(places[0], torch.zeros(2), atol=1e-5)
     assert torch.allclose(places[-1], bins.float(), atol=1e-4)  # the sum of all places counts bins
@@ -50,16 +50,16 @@ def test_lines_go_through_every_value_of_a_number_that_repeats_itself():
     assert bins_for(x, (0, 1)) == 48 and bins_for(x.repeat(5, 1), (0, 1)) == 62  # 1,000 rows, 16 for each bin
     assert bins_for(x.repeat(50, 1), (0, 1)) == 199  # between 200 values
     assert torch.equal(edges_of(x[:, 0], 48), values) and len(edges_of(x[:, 1], 199)) == 49
-    made = NumberEmbedding(2, features=1).fitted(x)
+    embedding = NumberEmbedding(2, features=1).fitted(x)
     with torch.no_grad():
-        made.rises.normal_()
-        made.weight.zero_()
-        made.bias.zero_()
-    heights = torch.cat([torch.zeros(1), made.rises[0, :4, 0].cumsum(0)])  # at the values
+        embedding.rises.normal_()
+        embedding.weight.zero_()
+        embedding.bias.zero_()
+    heights = torch.cat([torch.zeros(1), embedding.rises[0, :4, 0].cumsum(0)])  # at the values
     asked = torch.tensor([0.0, 1.0, 3.0, 3.5, 9.0, 2.0, 9.0 + 5.5, -1.0])
-    between, beyond, before = heights[[1, 2]].mean(), heights[4] + made.rises[0, 3, 0], -made.rises[0, 0, 0]
+    between, beyond, before = heights[[1, 2]].mean(), heights[4] + embedding.rises[0, 3, 0], -embedding.rises[0, 0, 0]
     expected = torch.cat([heights, torch.stack([between, beyond, before])])
-    assert torch.allclose(made(asked.unsqueeze(1).repeat(1, 2))[:, 0, 0], expected, atol=1e-5)
+    assert torch.allclose(embedding(asked.unsqueeze(1).repeat(1, 2))[:, 0, 0], expected, atol=1e-5)
 
 
 def test_as_many_bins_as_bounds_allow():

@@ -90,10 +90,10 @@ def run_torch(make, loss, params, schedule=None, **settings):
     return {key: x.detach() for key, x in variables.items()}
 
 
-def assert_near(found, expected, started) -> None:
+def assert_near(params, expected, started) -> None:
     for key, x in expected.items():
         assert (x - started[key]).abs().max() > 0.1  # it went somewhere
-        torch.testing.assert_close(found[key], x, rtol=0, atol=1e-12)
+        torch.testing.assert_close(params[key], x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -201,8 +201,8 @@ def test_the_lifted_step_is_one_graph(rule):
 
     params, clock = {"x": torch.ones(4, 2)}, torch.tensor([0, 3, 17, 40])
     arguments = params, {"x": torch.full((4, 2), 0.5)}, vmap(rule.init)(params), clock
-    found = torch.compile(step, backend="eager", fullgraph=True)(*arguments)
-    for x, y in zip(tree.leaves(found), tree.leaves(step(*arguments)), strict=True):
+    stepped = torch.compile(step, backend="eager", fullgraph=True)(*arguments)
+    for x, y in zip(tree.leaves(stepped), tree.leaves(step(*arguments)), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-6, atol=0)
 
 

@@ -111,8 +111,8 @@ def test_everything_else_that_is_registered_comes_back_too():
     ids=repr,
 )
 def test_plain_values_come_back_the_same(value):
-    found = round_trip(value)
-    assert same(found, value)
+    back = round_trip(value)
+    assert same(back, value)
 
 
 def test_nan_comes_back():

@@ -161,11 +161,11 @@ def test_the_order_of_members_in_the_folder_is_by_number(tmp_path):
     ids=["shape", "activation", "prior", "centre", "likelihood", "temperature", "temper"],
 )
 def test_a_pool_of_another_problem_is_refused_and_the_difference_named(tmp_path, change, named):
-    made = fit(tmp_path, 1)
+    posterior = fit(tmp_path, 1)
     data = bn.Data(DATA.inputs, DATA.inputs[:, :3]) if "likelihood" in change else DATA
     with pytest.raises(FileError, match=rf"{tmp_path.name}: this pool was written by another problem: .*{named}"):
         fit(tmp_path, 1, problem=replace(PROBLEM, **change), data=data)
-    assert equal(fit(tmp_path, 1), made)
+    assert equal(fit(tmp_path, 1), posterior)
 
 
 def test_priors_centred_elsewhere_are_other_problems(tmp_path):
@@ -204,8 +204,8 @@ def test_runs_that_differ_do_not_collide_in_one_pool(tmp_path):
 def test_starts_that_differ_do_not_collide_even_if_nothing_else_tells_them_apart(tmp_path):
     modules = [net(), net()]
     starts = [bn.Posterior.of(m, PROBLEM) for m in modules]
-    made = [fit(tmp_path, None, start=s) for s in starts]
-    assert not equal(*made) and all(equal(m, fit(None, None, start=s)) for m, s in zip(made, starts))
+    posteriors = [fit(tmp_path, None, start=s) for s in starts]
+    assert not equal(*posteriors) and all(equal(m, fit(None, None, start=s)) for m, s in zip(posteriors, starts))
 
 
 def test_a_slice_of_starts_is_found_among_all_of_them(tmp_path):

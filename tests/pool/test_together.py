@@ -119,11 +119,11 @@ def test_a_folder_is_read_while_another_process_saves_into_it(tmp_path):
     thread = threading.Thread(target=save)
     thread.start()
     try:
-        found = [bn.load(tmp_path, lambda: nn.Linear(4, 3)).members for _ in range(60)]
+        rosters = [bn.load(tmp_path, lambda: nn.Linear(4, 3)).members for _ in range(60)]
     finally:
         ended.set()
         thread.join()
-    assert set(found) <= {p.members for p in posteriors}
+    assert set(rosters) <= {p.members for p in posteriors}
 
 
 def test_a_part_that_was_away_for_a_moment_is_read_again(tmp_path, monkeypatch):

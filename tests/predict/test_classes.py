@@ -83,18 +83,18 @@ def test_certain_samples_have_no_aleatoric_uncertainty():
 
 def test_the_log_density_is_the_log_of_the_mean_and_not_the_mean_of_the_logs():
     predictive = coins([[0.9, 0.5], [0.3, 0.1]])
-    found = value(predictive.log_prob(torch.tensor([0])))
-    assert found == pytest.approx(math.log(0.45))
+    log_prob = value(predictive.log_prob(torch.tensor([0])))
+    assert log_prob == pytest.approx(math.log(0.45))
     jensen = sum(math.log(p) for p in (0.9, 0.5, 0.3, 0.1)) / 4
-    assert found > jensen + 0.1
+    assert log_prob > jensen + 0.1
     weighted = coins([[0.9, 0.5], [0.3, 0.1]], [[0, 2], [1, 1]])
     assert value(weighted.log_prob(torch.tensor([1]))) == pytest.approx(math.log((2 * 0.5 + 0.7 + 0.9) / 4))
 
 
 def test_the_log_density_stays_finite_where_probabilities_underflow():
     outputs = torch.tensor([[0.0, 500.0], [0.0, 400.0]]).reshape(1, 2, 1, 2)
-    found = ClassPredictive(outputs, Categorical()).log_prob(torch.tensor([0]))
-    assert value(found) == pytest.approx(-400 - math.log(2), abs=1e-3)
+    log_prob = ClassPredictive(outputs, Categorical()).log_prob(torch.tensor([0]))
+    assert value(log_prob) == pytest.approx(-400 - math.log(2), abs=1e-3)
 
 
 def test_the_log_density_of_a_sequence_is_joint():

@@ -27,8 +27,8 @@ def tensor(*values: float) -> Tensor:
 @pytest.mark.parametrize("mean", [-3.0, -0.5, 0.0, 1.5, 6.0])
 @pytest.mark.parametrize("variance", [0.0, 0.1, 1.0, 4.0, 25.0])
 def test_probit_is_close_to_the_average_sigmoid(mean, variance):
-    found = float(probit(tensor(mean), tensor(variance)).sigmoid())
-    assert abs(found - average_sigmoid(mean, variance)) < 0.02
+    probability = float(probit(tensor(mean), tensor(variance)).sigmoid())
+    assert abs(probability - average_sigmoid(mean, variance)) < 0.02
 
 
 def test_probit_has_the_published_value():
@@ -67,15 +67,15 @@ def test_the_bridge_conditions_on_the_sum_of_the_logits():
 @pytest.mark.parametrize("variance", [0.1, 0.5, 1.0])
 def test_the_bridge_is_near_the_average_of_two_classes(mean, variance):
     """The logit difference has this mean and variance; the bridge's mean leaves the variance out for two classes."""
-    found = bridge(tensor(mean, 0.0), torch.eye(2, dtype=torch.float64) * variance / 2)
-    assert abs(float(found[0].exp()) - average_sigmoid(mean, variance)) < 0.06
+    log_probs = bridge(tensor(mean, 0.0), torch.eye(2, dtype=torch.float64) * variance / 2)
+    assert abs(float(log_probs[0].exp()) - average_sigmoid(mean, variance)) < 0.06
 
 
 def test_large_logits_and_no_variance_stay_finite():
     mean = tensor(200.0, -300.0, 0.0)
     for covariance in (torch.eye(3, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.float64)):
-        found = bridge(mean, covariance)
-        assert bool(found.isfinite().all()) and float(found.exp().sum()) == pytest.approx(1.0)
+        log_probs = bridge(mean, covariance)
+        assert bool(log_probs.isfinite().all()) and float(log_probs.exp().sum()) == pytest.approx(1.0)
     torch.testing.assert_close(
         bridge(tensor(1.0, 2.0, 0.5), torch.zeros(3, 3).double()), tensor(1.0, 2.0, 0.5).log_softmax(0)
     )
@@ -88,13 +88,13 @@ def test_large_logits_and_no_variance_stay_finite():
 def test_what_needs_samples_is_refused_and_the_rest_is_there(kind, likelihood, shape):
     outputs = KEY.split("outputs").normal(torch.empty(shape, dtype=torch.float64))
     outputs = outputs.log_softmax(-1) if kind is ClosedClassPredictive else outputs
-    made = kind(outputs, likelihood)
+    predictive = kind(outputs, likelihood)
     for name in ("aleatoric", "within", "epistemic"):
         with pytest.raises(ValueError, match=f"no samples, so there is no {name} part: use via='linear'"):
-            getattr(made, name)
+            getattr(predictive, name)
     member = outputs.exp()[:, 0] if kind is ClosedClassPredictive else outputs.sigmoid()[:, 0]
-    torch.testing.assert_close(made.probs, member.mean(0))
-    disagreement = made.entropy_of(member.mean(0)) - made.entropy_of(member).mean(0)
-    torch.testing.assert_close(made.between, disagreement)
-    assert float(made[0].between.abs().max()) < 1e-12 and len(made[1:]) == 2
-    assert made.sample(7).shape[:2] == (7, 4)
+    torch.testing.assert_close(predictive.probs, member.mean(0))
+    disagreement = predictive.entropy_of(member.mean(0)) - predictive.entropy_of(member).mean(0)
+    torch.testing.assert_close(predictive.between, disagreement)
+    assert float(predictive[0].between.abs().max()) < 1e-12 and len(predictive[1:]) == 2
+    assert predictive.sample(7).shape[:2] == (7, 4)

@@ -42,8 +42,8 @@ def test_probabilities_and_quantiles_are_those_of_the_mixture():
     k = np.arange(200)
     mixture = (stats.poisson.pmf(k, 2) + 2 * stats.poisson.pmf(k, 40) + 3 * stats.poisson.pmf(k, 0.1)) / 6
     for value in (0, 3, 45):
-        found = predictive.log_prob(torch.tensor([value]))
-        assert float(found) == pytest.approx(math.log(mixture[value]), rel=1e-9)
+        log_prob = predictive.log_prob(torch.tensor([value]))
+        assert float(log_prob) == pytest.approx(math.log(mixture[value]), rel=1e-9)
         assert float(predictive.cdf(torch.tensor([float(value)]))) == pytest.approx(
             mixture[: value + 1].sum(), rel=1e-9
         )

@@ -16,15 +16,15 @@ from basinet.problem.likelihoods import Bernoulli, Categorical, Gaussian, Hetero
 
 def one_of_each(closed: Tensor, plain: Tensor, likelihood):
     """The predictive of a member in closed form and a plain one, from logits (B, ...)."""
-    made = [Outputs(closed[None, None], {}, closed=True), Outputs(plain[None, None], {})]
-    return assembled(made, likelihood, None)
+    parts = [Outputs(closed[None, None], {}, closed=True), Outputs(plain[None, None], {})]
+    return assembled(parts, likelihood, None)
 
 
 def test_a_confident_and_wrong_mixture_of_closed_and_plain_members_of_classes():
     """-200.7 before: the plain member's probability, exp(-110), is zero in single precision."""
     closed = torch.tensor([[0.0, -200.0]]).log_softmax(-1)
-    found = one_of_each(closed, torch.tensor([[0.0, -110.0]]), Categorical()).log_prob(torch.tensor([1]))
-    assert found.item() == pytest.approx(-110 - math.log(2), abs=1e-5)
+    log_prob = one_of_each(closed, torch.tensor([[0.0, -110.0]]), Categorical()).log_prob(torch.tensor([1]))
+    assert log_prob.item() == pytest.approx(-110 - math.log(2), abs=1e-5)
 
 
 @pytest.mark.parametrize("target", [0, 1])
@@ -38,9 +38,9 @@ def test_a_confident_and_wrong_mixture_of_closed_and_plain_members_of_labels(tar
 def test_samples_of_a_plain_member_are_averaged_beside_a_closed_one():
     logits = torch.randn(1, 5, 3, 4, generator=torch.Generator().manual_seed(0))
     closed = Outputs(logits[:, :1].log_softmax(-1), {}, closed=True)
-    found = assembled([closed, Outputs(logits, {})], Categorical(), None)
+    predictive = assembled([closed, Outputs(logits, {})], Categorical(), None)
     expected = (logits[0, 0].softmax(-1) + logits[0].softmax(-1).mean(0)) / 2
-    assert torch.allclose(found.probs, expected, atol=1e-6)
+    assert torch.allclose(predictive.probs, expected, atol=1e-6)
     labels = assembled([Outputs(logits[:, :1], {}, closed=True), Outputs(logits, {})], Bernoulli(), None)
     assert torch.allclose(labels.probs, (logits[0, 0].sigmoid() + logits[0].sigmoid().mean(0)) / 2, atol=1e-6)
 
@@ -51,8 +51,8 @@ def test_counts_of_a_million_in_single_precision(count):
     log_rate = torch.tensor([[math.log(count) + 1e-4]])
     predictive = make_predictive(log_rate[None, None], Poisson(), {})
     expected = scipy.stats.poisson(math.exp(log_rate.double().item())).logpmf(count)
-    found = predictive.log_prob(torch.tensor([[float(count)]]))
-    assert found.item() == pytest.approx(expected, abs=1e-4)
+    log_prob = predictive.log_prob(torch.tensor([[float(count)]]))
+    assert log_prob.item() == pytest.approx(expected, abs=1e-4)
     assert Poisson().log_prob(log_rate, torch.tensor([[count]]), {}).item() == pytest.approx(expected, abs=1e-4)
 
 
@@ -110,19 +110,19 @@ def predictive_of(name: str):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 @pytest.mark.parametrize("level", [1e-30, 1e-15, 1e-9, 1e-7, 0.5, 1 - 1e-7, 1 - 1e-9, 1 - 1e-12])
 def test_quantiles_far_out(name, level):
-    found = predictive_of(name).quantile(level)
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(LIKELIHOODS[name][1].ppf(level), rel=2e-5)
+    quantile = predictive_of(name).quantile(level)
+    assert quantile.dtype == torch.float32
+    assert quantile.item() == pytest.approx(LIKELIHOODS[name][1].ppf(level), rel=2e-5)
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 @pytest.mark.parametrize("z", [-30.0, -10.0, -6.0, 0.0, 5.0, 7.0])
 def test_the_distribution_function_in_its_tails(name, z):
-    found = predictive_of(name).cdf(torch.tensor([[1 + 2 * z]])).item()
+    probability = predictive_of(name).cdf(torch.tensor([[1 + 2 * z]])).item()
     exact = LIKELIHOODS[name][1]
     value = 1 + 2 * z
-    assert found == pytest.approx(exact.cdf(value), rel=1e-5)
-    assert 1 - found == pytest.approx(exact.sf(value), rel=1e-3, abs=1e-15)
+    assert probability == pytest.approx(exact.cdf(value), rel=1e-5)
+    assert 1 - probability == pytest.approx(exact.sf(value), rel=1e-3, abs=1e-15)
 
 
 def test_mixtures_far_out():
@@ -145,9 +145,9 @@ def test_normals_of_a_closed_form_far_out():
 @pytest.mark.parametrize("rate", [3.0, 1e6, 1e8])
 def test_quantiles_of_counts_far_out(rate, level):
     log_rate = torch.tensor([[math.log(rate)]])
-    found = make_predictive(log_rate[None, None], Poisson(), {}).quantile(level).item()
+    quantile = make_predictive(log_rate[None, None], Poisson(), {}).quantile(level).item()
     exact = scipy.stats.poisson(math.exp(log_rate.double().item())).ppf(level)
-    assert found == pytest.approx(exact, rel=2e-7, abs=1e-9)
+    assert quantile == pytest.approx(exact, rel=2e-7, abs=1e-9)
 
 
 def test_scores_of_a_posterior_far_out_are_finite():

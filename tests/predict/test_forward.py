@@ -64,12 +64,12 @@ def test_members_alone_give_what_they_give_together():
 
 
 def test_draws_kept_in_memory_are_the_same_draws(monkeypatch):
-    made = draws()
-    kept = made.kept()
+    drawn = draws()
+    kept = drawn.kept()
     assert kept is not None and sum(map(len, kept)) == 12
-    torch.testing.assert_close(forward(made, X, kept)[0], forward(made, X)[0], rtol=0, atol=0)
+    torch.testing.assert_close(forward(drawn, X, kept)[0], forward(drawn, X)[0], rtol=0, atol=0)
     monkeypatch.setitem(Draws.kept.__globals__, "CACHE", 100)  # bytes
-    assert made.kept() is None
+    assert drawn.kept() is None
 
 
 def test_trees_of_inputs_are_cut_along_their_rows():
@@ -82,17 +82,17 @@ def test_trees_of_inputs_are_cut_along_their_rows():
             return self.last(a + b)
 
     problem = Problem(Sum, Categorical())
-    made = Draws(problem, diagonals(problem), KEY.spread(3).key, 2)
+    drawn = Draws(problem, diagonals(problem), KEY.spread(3).key, 2)
     inputs = {"a": X, "b": 2 * X}
-    torch.testing.assert_close(forward(made, inputs, batch_size=3)[0], forward(made, inputs)[0])
+    torch.testing.assert_close(forward(drawn, inputs, batch_size=3)[0], forward(drawn, inputs)[0])
 
 
 def test_learned_parameters_come_with_each_draw():
     problem = Problem(lambda: nn.Linear(3, 1).double(), Gaussian(learned=True))
-    made = Draws(problem, diagonals(problem), KEY.spread(3).key, 2)
-    outputs, learned = forward(made, X)
+    drawn = Draws(problem, diagonals(problem), KEY.spread(3).key, 2)
+    outputs, learned = forward(drawn, X)
     assert outputs.shape == (3, 2, 10, 1) and learned["log_noise"].shape == (3, 2)
-    for m, s, point in made:
+    for m, s, point in drawn:
         assert float(learned["log_noise"][m, s]) == float(point.params["likelihood.log_noise"])
 
 
@@ -153,13 +153,13 @@ def many(problem: Problem, count: int) -> Draws:
 
 
 def test_many_draws_of_a_small_network_run_as_stacks(monkeypatch):
-    made = many(PROBLEM, 100)
-    one_by_one = torch.stack([PROBLEM.outputs(p.params, p.buffers, X)[0] for _, _, p in made])
+    drawn = many(PROBLEM, 100)
+    one_by_one = torch.stack([PROBLEM.outputs(p.params, p.buffers, X)[0] for _, _, p in drawn])
     monkeypatch.setitem(forward.__globals__, "CPU", 32 * 1000)  # bytes: about 32 draws
     monkeypatch.setattr("basinet.predict.draws.BLOCK", {"cpu": 45 * 300})  # bytes: about 45 draws
     seen = calls(monkeypatch)
-    found, _ = forward(made, X)
-    torch.testing.assert_close(found[:, 0], one_by_one, rtol=1e-12, atol=1e-14)
+    outputs, _ = forward(drawn, X)
+    torch.testing.assert_close(outputs[:, 0], one_by_one, rtol=1e-12, atol=1e-14)
     assert all(stacked for stacked, *_ in seen[1:]) and 4 < len(seen) < 20  # the first measures widths
 
 
@@ -177,10 +177,10 @@ def test_networks_that_should_not_or_cannot_be_stacked_run_one_by_one(kind, monk
         return nn.Sequential(nn.Conv1d(5, 4, 3), nn.Flatten(), nn.Linear(4, 2))
 
     problem = Problem(Recurrent if kind == "lstm" else convolution, Categorical())
-    made, x = many(problem, 40), KEY.split("sequences").normal(torch.empty(20, 5, 3))
-    expected = torch.stack([problem.outputs(p.params, p.buffers, x)[0] for _, _, p in made])
+    drawn, x = many(problem, 40), KEY.split("sequences").normal(torch.empty(20, 5, 3))
+    expected = torch.stack([problem.outputs(p.params, p.buffers, x)[0] for _, _, p in drawn])
     seen = calls(monkeypatch)
-    torch.testing.assert_close(forward(made, x)[0][:, 0], expected)
+    torch.testing.assert_close(forward(drawn, x)[0][:, 0], expected)
     assert [shape for stacked, *shape in seen if not stacked].count([20, 2]) == 40
 
 
@@ -223,22 +223,22 @@ def test_refreshed_norm_statistics_are_those_of_update_bn(momentum, n, batches):
     point = problem.network.read(module)
     before = copy.deepcopy(point)
     x = KEY.split("images").normal(torch.empty(n, 1, 3, 3, dtype=torch.float64)) + 1
-    found = refreshed(problem, point, x, KEY)
+    fresh = refreshed(problem, point, x, KEY)
     update_bn(x.chunk(batches), module)
     for name, expected in module.named_buffers():
         if name.endswith("num_batches_tracked"):
-            assert int(found.buffers[name]) == 5
+            assert int(fresh.buffers[name]) == 5
         else:
-            torch.testing.assert_close(found.buffers[name], expected)
+            torch.testing.assert_close(fresh.buffers[name], expected)
     assert all(torch.equal(a, b) for a, b in zip(leaves(point), leaves(before)))
-    assert found.params is point.params
+    assert fresh.params is point.params
 
 
 def test_batches_of_different_size_count_by_their_size():
     problem = Problem(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)).double(), Gaussian())
     x = KEY.split("rows").normal(torch.empty(601, 3, dtype=torch.float64)) + torch.arange(601.0).unsqueeze(1)
-    found = refreshed(problem, problem.init(KEY), x, KEY)
-    torch.testing.assert_close(found.buffers["0.running_mean"], x.mean(0))
+    fresh = refreshed(problem, problem.init(KEY), x, KEY)
+    torch.testing.assert_close(fresh.buffers["0.running_mean"], x.mean(0))
 
 
 def test_refreshing_leaves_other_buffers():
@@ -253,19 +253,19 @@ def test_refreshing_leaves_other_buffers():
             return self.last(self.norm(x))
 
     problem = Problem(lambda: Net().double(), Gaussian())
-    found = refreshed(problem, problem.init(KEY), X, KEY)
-    assert float(found.buffers["seen"]) == 0
-    torch.testing.assert_close(found.buffers["norm.running_var"], X.var(0))
+    fresh = refreshed(problem, problem.init(KEY), X, KEY)
+    assert float(fresh.buffers["seen"]) == 0
+    torch.testing.assert_close(fresh.buffers["norm.running_var"], X.var(0))
 
 
 def test_draws_with_inputs_to_refresh_from_have_their_own_statistics():
-    made = draws(refresh=X)
+    drawn = draws(refresh=X)
     statistics = set()
-    for m, s, point in made:
+    for m, s, point in drawn:
         expected = X @ point.params["0.weight"].T + point.params["0.bias"]
         torch.testing.assert_close(point.buffers["1.running_mean"], expected.mean(0))
         statistics.add((m, s, float(point.buffers["1.running_mean"][0])))
     assert len({x for _, _, x in statistics}) == 12
-    outputs, _ = forward(made, X)
-    m, s, point = next(iter(made))
+    outputs, _ = forward(drawn, X)
+    m, s, point = next(iter(drawn))
     torch.testing.assert_close(outputs[m, s], PROBLEM.outputs(point.params, point.buffers, X)[0])

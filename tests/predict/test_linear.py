@@ -194,10 +194,10 @@ def eigen(params: Params) -> Eigen:
     return Eigen(params, stack([unravel(b, params) for b in basis]), variance, torch.tensor(2.0).double(), {})
 
 
-def head(params: Params, made=full) -> Partial:
+def head(params: Params, make=full) -> Partial:
     last = list(params)[-1].rpartition(".")[0]
     inside = {n: x for n, x in params.items() if n.rpartition(".")[0] == last}
-    return Partial(Delta({n: x for n, x in params.items() if n not in inside}, {}), made(inside))
+    return Partial(Delta({n: x for n, x in params.items() if n not in inside}, {}), make(inside))
 
 
 def mixed(params: Params) -> Partial:
@@ -235,10 +235,10 @@ def test_moments_are_those_of_the_dense_jacobian(network, structure):
     family = FAMILIES[structure](point.params)
     mean, covariance = dense(problem, family, point, inputs)
     for full_matrix, expected in ((True, covariance), (False, covariance.diagonal(dim1=1, dim2=2))):
-        found, spread = moments(problem, family, point, inputs, full=full_matrix)
-        torch.testing.assert_close(found, mean, rtol=1e-10, atol=1e-12)
+        means, spread = moments(problem, family, point, inputs, full=full_matrix)
+        torch.testing.assert_close(means, mean, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(spread, expected, rtol=1e-9, atol=1e-11)
-        assert not found.requires_grad and not spread.requires_grad
+        assert not means.requires_grad and not spread.requires_grad
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -246,8 +246,8 @@ def test_layers_are_found_by_what_they_call(network):
     make, inputs, expected = NETWORKS[network]
     problem = problem_of(make)
     point = point_of(problem)
-    found = {n.rpartition(".")[0].rpartition(".")[2] for n in tapped(problem, point, inputs, point.params)}
-    assert found == (expected or {n.rpartition(".")[0] for n in point.params})
+    layers = {n.rpartition(".")[0].rpartition(".")[2] for n in tapped(problem, point, inputs, point.params)}
+    assert layers == (expected or {n.rpartition(".")[0] for n in point.params})
 
 
 @pytest.mark.parametrize("structure", FAMILIES)
@@ -263,8 +263,8 @@ def test_little_room_and_small_batches_change_nothing(structure, full_matrix, mo
         monkeypatch.setitem(linear.ROOM, "cpu", 64)  # an input and an output at a time
         tight = moments(problem, family, point, inputs, full=full_matrix)
         monkeypatch.undo()
-        for made in (small, tight):
-            torch.testing.assert_close(made, whole, rtol=1e-10, atol=1e-12)
+        for other in (small, tight):
+            torch.testing.assert_close(other, whole, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("structure", FAMILIES)
@@ -277,8 +277,8 @@ def test_families_that_differ_in_their_variances_are_done_at_once(network, struc
     families = [family, other_variances(family), family.scaled(0.3)]
     for full_matrix in (True, False):
         parts = linear.moments_of_several(problem, families, point, inputs, full=full_matrix, batch_size=2)
-        found = torch.cat([spread for _, spread in parts], 1)
-        for spread, one in zip(found, families, strict=True):
+        spreads = torch.cat([spread for _, spread in parts], 1)
+        for spread, one in zip(spreads, families, strict=True):
             alone = moments(problem, one, point, inputs, full=full_matrix)[1]
             torch.testing.assert_close(spread, alone, rtol=1e-10, atol=1e-12)
 
@@ -352,9 +352,9 @@ def test_samples_have_the_moments(structure):
     mean, covariance = moments(problem, family, point, inputs, full=True)
     variance = covariance.diagonal(dim1=1, dim2=2)
     assert float(((outputs.mean(0) - mean) / (variance / count).sqrt()).abs().max()) < Z
-    found = torch.einsum("sbi,sbj->bij", outputs - mean, outputs - mean) / count
+    empirical = torch.einsum("sbi,sbj->bij", outputs - mean, outputs - mean) / count
     error = ((covariance.square() + variance[:, :, None] * variance[:, None, :]) / count).sqrt()
-    assert float(((found - covariance) / error).abs().max()) < Z
+    assert float(((empirical - covariance) / error).abs().max()) < Z
 
 
 def test_parts_and_batch_sizes_do_not_change_samples():

@@ -15,7 +15,7 @@ Z = 4.5
 KEY = Noise.seed(0)
 
 
-def made(outputs, noise=0.5, weights=None) -> RealPredictive:
+def of_one_input(outputs, noise=0.5, weights=None) -> RealPredictive:
     """Members and samples (M, S) at one input, with one known noise."""
     x = torch.tensor(outputs, dtype=torch.float64).unsqueeze(-1)
     return RealPredictive(x, Gaussian(noise=noise), {}, None if weights is None else torch.tensor(weights).double())
@@ -47,7 +47,7 @@ def value(x: torch.Tensor) -> float:
 
 
 def test_variance_by_hand_of_two_members_with_two_samples():
-    predictive = made([[0, 2], [5, 9]])  # members 1 and 7, all together 4
+    predictive = of_one_input([[0, 2], [5, 9]])  # members 1 and 7, all together 4
     assert value(predictive.mean) == pytest.approx(4)
     assert predictive.member_mean.tolist() == [[1.0], [7.0]]
     assert value(predictive.aleatoric) == pytest.approx(0.25)
@@ -58,14 +58,14 @@ def test_variance_by_hand_of_two_members_with_two_samples():
 
 
 def test_the_divisor_is_the_number_of_samples():
-    predictive = made([[1, 3]])
+    predictive = of_one_input([[1, 3]])
     assert value(predictive.within) == pytest.approx(1)  # not 2
     assert value(predictive.between) == 0
-    assert value(made([[1], [3]]).between) == pytest.approx(1)
+    assert value(of_one_input([[1], [3]]).between) == pytest.approx(1)
 
 
 def test_variance_by_hand_with_weights():
-    predictive = made([[0, 2], [5, 9]], weights=[[1, 3], [4, 0]])  # members 1.5 and 5, half each
+    predictive = of_one_input([[0, 2], [5, 9]], weights=[[1, 3], [4, 0]])  # members 1.5 and 5, half each
     assert value(predictive.mean) == pytest.approx(3.25)
     assert value(predictive.between) == pytest.approx(1.75**2)
     assert value(predictive.within) == pytest.approx((1.5**2 + 3 * 0.5**2) / 8)
@@ -85,12 +85,12 @@ def test_moments_are_those_of_the_mixture_for_any_event_shape(shape):
 
 
 def test_the_log_density_is_the_log_of_the_mean_density():
-    predictive = made([[0, 2], [5, 9]], noise=1.5, weights=[[1, 3], [4, 0]])
+    predictive = of_one_input([[0, 2], [5, 9]], noise=1.5, weights=[[1, 3], [4, 0]])
     densities = [stats.norm.pdf(2.5, mean, 1.5) for mean in (0, 2, 5)]
-    found = value(predictive.log_prob(torch.tensor([2.5], dtype=torch.float64)))
-    assert found == pytest.approx(math.log((densities[0] + 3 * densities[1] + 4 * densities[2]) / 8))
+    log_prob = value(predictive.log_prob(torch.tensor([2.5], dtype=torch.float64)))
+    assert log_prob == pytest.approx(math.log((densities[0] + 3 * densities[1] + 4 * densities[2]) / 8))
     jensen = (math.log(densities[0]) + 3 * math.log(densities[1]) + 4 * math.log(densities[2])) / 8
-    assert found > jensen + 0.1
+    assert log_prob > jensen + 0.1
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 5, 1), (2, 3, 5, 4), (2, 3, 5, 4, 2)])
@@ -129,12 +129,12 @@ def test_the_distribution_function_is_that_of_the_mixture():
 def test_quantiles_are_the_roots_scipy_finds(q, weights):
     predictive = random(2, 3, 4, weights=weights)
     expected = [brentq(lambda x, b=b: scipy_cdf(predictive, x, b) - q, -50, 50, xtol=1e-13) for b in range(4)]
-    found = predictive.quantile(q)
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+    quantiles = predictive.quantile(q)
+    torch.testing.assert_close(quantiles, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
 
 
 def test_quantiles_across_a_gap_between_modes():
-    predictive = made([[-100.0], [100.0]], noise=1.0, weights=[[0.3], [0.7]])
+    predictive = of_one_input([[-100.0], [100.0]], noise=1.0, weights=[[0.3], [0.7]])
     assert value(predictive.quantile(0.15)) == pytest.approx(-100.0)
     assert value(predictive.quantile(0.65)) == pytest.approx(100.0)
     assert value(predictive.quantile(0.29)) == pytest.approx(-100 + stats.norm.ppf(0.29 / 0.3))
@@ -171,9 +171,9 @@ def test_intervals_hold_their_share_of_draws_and_as_many_lie_on_either_side(leve
 @pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 1.5])
 def test_levels_outside_zero_and_one_are_refused(q):
     with pytest.raises(ValueError, match=f"quantile level between 0 and 1, got {q}"):
-        made([[1]]).quantile(q)
+        of_one_input([[1]]).quantile(q)
     with pytest.raises(ValueError, match=f"interval level between 0 and 1, got {q}"):
-        made([[1]]).interval(q)
+        of_one_input([[1]]).interval(q)
 
 
 @pytest.mark.parametrize("weights", [None, torch.tensor([[1.0, 2.0, 0.0], [0.0, 3.0, 1.0]])])
@@ -213,7 +213,7 @@ def test_draws_are_finite_to_the_last_bit(monkeypatch):
 
 
 def test_members_without_weight_are_never_drawn():
-    drawn = made([[0, 1000], [1000, 0]], weights=[[1, 0], [0, 2]]).sample(10_000)
+    drawn = of_one_input([[0, 1000], [1000, 0]], weights=[[1, 0], [0, 2]]).sample(10_000)
     assert float(drawn.abs().max()) < 10
 
 

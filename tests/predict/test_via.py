@@ -69,8 +69,8 @@ INPUTS = normal("inputs", 6, 4)
 
 
 def moments(problem: bn.Problem, families: list[Diagonal], full: bool = True) -> tuple[Tensor, Tensor]:
-    made = [zip(*linear.moments(problem, f, f.mean(), INPUTS, full=full)) for f in families]
-    mean, spread = zip(*((torch.cat(m), torch.cat(c)) for m, c in made))
+    pairs = [zip(*linear.moments(problem, f, f.mean(), INPUTS, full=full)) for f in families]
+    mean, spread = zip(*((torch.cat(m), torch.cat(c)) for m, c in pairs))
     return torch.stack(mean), torch.stack(spread)
 
 
@@ -81,41 +81,41 @@ def test_the_conjugate_predictive_is_exact():
     exact = conjugate()
     family = Full({PARAMETER: exact.mean.reshape(1, -1)}, torch.linalg.cholesky(exact.covariance), {})
     x = normal("new", 7, 3)
-    made = posterior(exact.problem, [family]).predict(x, via="linear")
+    predictive = posterior(exact.problem, [family]).predict(x, via="linear")
     mean, variance = (v.unsqueeze(-1) for v in exact.predictive(x))
     y = normal("targets", 7, 1)
-    assert isinstance(made, NormalPredictive)
-    torch.testing.assert_close(made.mean, mean, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(made.variance, variance, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(made.aleatoric, torch.full_like(mean, 0.25))
-    torch.testing.assert_close(made.epistemic, variance - 0.25)
+    assert isinstance(predictive, NormalPredictive)
+    torch.testing.assert_close(predictive.mean, mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(predictive.variance, variance, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(predictive.aleatoric, torch.full_like(mean, 0.25))
+    torch.testing.assert_close(predictive.epistemic, variance - 0.25)
     known = torch.distributions.Normal(mean, variance.sqrt())
-    torch.testing.assert_close(made.log_prob(y), known.log_prob(y)[:, 0])
-    torch.testing.assert_close(made.quantile(0.1), known.icdf(torch.tensor(0.1).double()))
-    torch.testing.assert_close(made.interval(0.8)[1], known.icdf(torch.tensor(0.9).double()))
-    torch.testing.assert_close(made.cdf(y), known.cdf(y))
-    torch.testing.assert_close(made.to_distribution().log_prob(y), known.log_prob(y))
-    assert bn.score(made, y)["nll"] == pytest.approx(-float(known.log_prob(y).mean()))
+    torch.testing.assert_close(predictive.log_prob(y), known.log_prob(y)[:, 0])
+    torch.testing.assert_close(predictive.quantile(0.1), known.icdf(torch.tensor(0.1).double()))
+    torch.testing.assert_close(predictive.interval(0.8)[1], known.icdf(torch.tensor(0.9).double()))
+    torch.testing.assert_close(predictive.cdf(y), known.cdf(y))
+    torch.testing.assert_close(predictive.to_distribution().log_prob(y), known.log_prob(y))
+    assert bn.score(predictive, y)["nll"] == pytest.approx(-float(known.log_prob(y).mean()))
 
 
 def test_several_outputs_are_correlated():
     families = members(REAL)
-    made = posterior(REAL, families).predict(INPUTS, via="linear")
+    predictive = posterior(REAL, families).predict(INPUTS, via="linear")
     mean, covariance = moments(REAL, families)
     noise = torch.diag(torch.tensor([0.09, 0.25], dtype=torch.float64))
     y = normal("targets", 6, 2)
     each = MultivariateNormal(mean, covariance + noise).log_prob(y)
-    torch.testing.assert_close(made.log_prob(y), torch.logsumexp(each, 0) - math.log(3))
+    torch.testing.assert_close(predictive.log_prob(y), torch.logsumexp(each, 0) - math.log(3))
     mask = torch.tensor([[True, True], [True, False], [False, True], [False, False], [True, True], [False, True]])
-    found = made.log_prob(y, mask)
+    log_probs = predictive.log_prob(y, mask)
     for b in range(6):
         here = mask[b].nonzero()[:, 0]
         if len(here) == 0:
-            assert float(found[b]) == pytest.approx(0.0)
+            assert float(log_probs[b]) == pytest.approx(0.0)
             continue
         part = MultivariateNormal(mean[:, b, here], (covariance + noise)[:, b][:, here][:, :, here])
-        assert float(found[b]) == pytest.approx(float(torch.logsumexp(part.log_prob(y[b, here]), 0) - math.log(3)))
-    one = made[1]
+        assert float(log_probs[b]) == pytest.approx(float(torch.logsumexp(part.log_prob(y[b, here]), 0) - math.log(3)))
+    one = predictive[1]
     count = 20_000
     drawn = one.sample(count)
     total = covariance[1] + noise
@@ -131,10 +131,10 @@ def test_members_obey_the_law_of_total_variance():
     families = members(REAL)
     mean, covariance = moments(REAL, families)
     spread = covariance.diagonal(dim1=2, dim2=3)
-    made = posterior(REAL, families).predict(INPUTS, via="linear")
-    torch.testing.assert_close(made.within, spread.mean(0))
-    torch.testing.assert_close(made.between, mean.var(0, correction=0))
-    torch.testing.assert_close(made.variance, made.aleatoric + made.between + made.within)
+    predictive = posterior(REAL, families).predict(INPUTS, via="linear")
+    torch.testing.assert_close(predictive.within, spread.mean(0))
+    torch.testing.assert_close(predictive.between, mean.var(0, correction=0))
+    torch.testing.assert_close(predictive.variance, predictive.aleatoric + predictive.between + predictive.within)
     weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
     mixed = bn.mix([posterior(REAL, [f]) for f in families], weights=weights.tolist()).predict(INPUTS, via="linear")
     centre = torch.tensordot(weights, mean, 1)
@@ -148,36 +148,36 @@ def test_a_part_in_closed_form_mixes_with_one_of_samples():
     narrow, sampled = posterior(REAL, families[:1]), posterior(REAL, families[1:])
     closed, drawn = narrow.predict(INPUTS, via="linear"), sampled.predict(INPUTS, samples=5, via="sample")
     mixed = bn.mix([posterior(REAL, families[:1], Told()), sampled])
-    made = mixed.predict(INPUTS, samples=5)
-    assert isinstance(made, NormalPredictive) and made.outputs.shape == (3, 5, 6, 2)
+    predictive = mixed.predict(INPUTS, samples=5)
+    assert isinstance(predictive, NormalPredictive) and predictive.outputs.shape == (3, 5, 6, 2)
     y = normal("targets", 6, 2)
     expected = torch.logaddexp(closed.log_prob(y) - math.log(3), drawn.log_prob(y) + math.log(2 / 3))
-    torch.testing.assert_close(made.log_prob(y), expected)
-    torch.testing.assert_close(made.within, closed.within / 3 + drawn.within * 2 / 3)
-    torch.testing.assert_close(made.mean, closed.mean / 3 + drawn.mean * 2 / 3)
+    torch.testing.assert_close(predictive.log_prob(y), expected)
+    torch.testing.assert_close(predictive.within, closed.within / 3 + drawn.within * 2 / 3)
+    torch.testing.assert_close(predictive.mean, closed.mean / 3 + drawn.mean * 2 / 3)
 
 
 def test_learned_noise_is_that_of_the_mean():
     problem = bn.Problem(lambda: net(1), Gaussian(noise=0.7, learned=True))
     families = [diagonal(problem.init(Noise.seed(k)), 0.2) for k in range(2)]
-    made = posterior(problem, families).predict(INPUTS, via="linear")
-    torch.testing.assert_close(made.aleatoric, torch.full((6, 1), 0.49, dtype=torch.float64))
+    predictive = posterior(problem, families).predict(INPUTS, via="linear")
+    torch.testing.assert_close(predictive.aleatoric, torch.full((6, 1), 0.49, dtype=torch.float64))
 
 
 def test_many_outputs_are_drawn_and_not_held():
     problem = bn.Problem(lambda: net(via.MOST + 1), Gaussian())
-    made = posterior(problem, members(problem, 2)).predict(INPUTS, samples=3, via="linear")
-    assert not isinstance(made, NormalPredictive) and made.outputs.shape == (2, 3, 6, via.MOST + 1)
+    predictive = posterior(problem, members(problem, 2)).predict(INPUTS, samples=3, via="linear")
+    assert not isinstance(predictive, NormalPredictive) and predictive.outputs.shape == (2, 3, 6, via.MOST + 1)
 
 
 @pytest.mark.parametrize("likelihood", [Heteroscedastic(), Poisson()])
 def test_other_numbers_are_drawn(likelihood):
     problem = bn.Problem(lambda: net(2), likelihood)
     families = members(problem, 1)
-    made = posterior(problem, families).predict(INPUTS, samples=4000, via="linear")
+    predictive = posterior(problem, families).predict(INPUTS, samples=4000, via="linear")
     mean, covariance = moments(problem, families)
     error = (covariance[0].diagonal(dim1=1, dim2=2) / 4000).sqrt()
-    assert float(((made.outputs[0].mean(0) - mean[0]) / error).abs().max()) < Z
+    assert float(((predictive.outputs[0].mean(0) - mean[0]) / error).abs().max()) < Z
 
 
 # classes and labels
@@ -186,14 +186,14 @@ def test_other_numbers_are_drawn(likelihood):
 def test_probit_is_the_formula_and_bridge_too():
     families = members(CLASSES)
     mean, covariance = moments(CLASSES, families)
-    made = posterior(CLASSES, families).predict(INPUTS, via="probit")
-    assert isinstance(made, ClosedClassPredictive) and made.outputs.shape == (3, 1, 6, 3)
+    predictive = posterior(CLASSES, families).predict(INPUTS, via="probit")
+    assert isinstance(predictive, ClosedClassPredictive) and predictive.outputs.shape == (3, 1, 6, 3)
     variance = covariance.diagonal(dim1=2, dim2=3)
     expected = (mean / (1 + math.pi / 8 * variance).sqrt()).softmax(-1)
-    torch.testing.assert_close(made.member_probs, expected)
-    torch.testing.assert_close(made.probs, expected.mean(0))
+    torch.testing.assert_close(predictive.member_probs, expected)
+    torch.testing.assert_close(predictive.probs, expected.mean(0))
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
-    torch.testing.assert_close(made.log_prob(targets), made.probs.log().gather(1, targets[:, None])[:, 0])
+    torch.testing.assert_close(predictive.log_prob(targets), predictive.probs.log().gather(1, targets[:, None])[:, 0])
     bridged = posterior(CLASSES, families).predict(INPUTS, via="bridge")
     torch.testing.assert_close(bridged.member_probs, via.bridge(mean, covariance).exp())
     with pytest.raises(ValueError, match="no samples, so there is no within part"):
@@ -222,22 +222,22 @@ def test_linear_samples_average_to_the_integral_of_two_classes():
     problem = bn.Problem(lambda: nn.Linear(4, 1).double(), Bernoulli())
     family = diagonal(problem.init(Noise.seed(0)), 1.0)
     count = 4000
-    made = posterior(problem, [family]).predict(INPUTS, samples=count, via="linear")
+    predictive = posterior(problem, [family]).predict(INPUTS, samples=count, via="linear")
     mean, variance = (x[0] for x in moments(problem, [family], full=False))
     z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
     density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
     exact = torch.trapezoid(density * (mean + variance.sqrt() * z).sigmoid(), z).unsqueeze(-1)
-    error = made.outputs.sigmoid().std(1)[0] / math.sqrt(count)
-    assert float(((made.probs - exact) / error).abs().max()) < Z
-    torch.testing.assert_close(made.entropy, made.aleatoric + made.between + made.within)
+    error = predictive.outputs.sigmoid().std(1)[0] / math.sqrt(count)
+    assert float(((predictive.probs - exact) / error).abs().max()) < Z
+    torch.testing.assert_close(predictive.entropy, predictive.aleatoric + predictive.between + predictive.within)
     closed = posterior(problem, [family]).predict(INPUTS, via="probit")
     assert float((closed.probs - exact).abs().max()) < 0.02
 
 
 def test_a_linear_network_gives_the_same_samples_linear_or_not():
     problem = bn.Problem(lambda: nn.Linear(4, 3).double(), Categorical())
-    made = posterior(problem, [diagonal(problem.init(Noise.seed(k)), 0.5) for k in range(3)])
-    one, other = (made.predict(INPUTS, samples=12, via=how).outputs for how in ("sample", "linear"))
+    approximation = posterior(problem, [diagonal(problem.init(Noise.seed(k)), 0.5) for k in range(3)])
+    one, other = (approximation.predict(INPUTS, samples=12, via=how).outputs for how in ("sample", "linear"))
     assert one.shape == (3, 12, 6, 3)
     torch.testing.assert_close(one, other)
 
@@ -246,10 +246,10 @@ def test_probit_beside_samples_has_members_and_no_samples():
     families = members(CLASSES)
     probit = posterior(CLASSES, families[:1], Told())
     sampled = posterior(CLASSES, families[1:])
-    made = bn.mix([probit, sampled]).predict(INPUTS, samples=8)
-    assert isinstance(made, ClosedClassPredictive) and made.outputs.shape == (3, 1, 6, 3)
+    predictive = bn.mix([probit, sampled]).predict(INPUTS, samples=8)
+    assert isinstance(predictive, ClosedClassPredictive) and predictive.outputs.shape == (3, 1, 6, 3)
     expected = torch.cat([probit.predict(INPUTS).member_probs, sampled.predict(INPUTS, samples=8).member_probs])
-    torch.testing.assert_close(made.member_probs, expected)
+    torch.testing.assert_close(predictive.member_probs, expected)
     labels = members(LABELS)
     mixed = bn.mix([posterior(LABELS, labels[:1], Told()), posterior(LABELS, labels[1:])]).predict(INPUTS, samples=8)
     torch.testing.assert_close(
@@ -263,9 +263,9 @@ def test_a_thousand_classes_work():
     last = {n: x for n, x in point.params.items() if n.startswith("2.")}
     rest = Delta({n: x for n, x in point.params.items() if n not in last}, point.buffers)
     kron = Kronecker(last, {}, {}, {n: torch.full((1000, x[0].numel()), 0.01) for n, x in last.items()}, {})
-    made = posterior(problem, [Partial(rest, kron)])
+    approximation = posterior(problem, [Partial(rest, kron)])
     x = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
-    drawn, probit = made.predict(x, samples=3, via="linear"), made.predict(x, via="probit")
+    drawn, probit = approximation.predict(x, samples=3, via="linear"), approximation.predict(x, via="probit")
     assert drawn.outputs.shape == (1, 3, 20, 1000) and probit.probs.shape == (20, 1000)
     torch.testing.assert_close(probit.probs.sum(-1), torch.ones(20))
 
@@ -286,27 +286,27 @@ def test_a_thousand_classes_work():
     ],
 )
 def test_the_recipe_says_how_and_a_caller_may_say_otherwise(problem, asked, given):
-    made = posterior(problem, members(problem, 2), Told(via=asked))
-    torch.testing.assert_close(made.predict(INPUTS).outputs, made.predict(INPUTS, via=given).outputs)
+    approximation = posterior(problem, members(problem, 2), Told(via=asked))
+    torch.testing.assert_close(approximation.predict(INPUTS).outputs, approximation.predict(INPUTS, via=given).outputs)
     other = "sample" if given != "sample" else "linear"
-    assert made.predict(INPUTS).outputs.shape != made.predict(INPUTS, via=other).outputs.shape
+    assert approximation.predict(INPUTS).outputs.shape != approximation.predict(INPUTS, via=other).outputs.shape
 
 
 def test_the_way_is_saved_with_the_posterior(tmp_path):
-    made = posterior(CLASSES, members(CLASSES, 2), Told(via="bridge"))
-    made.save(tmp_path / "saved")
+    approximation = posterior(CLASSES, members(CLASSES, 2), Told(via="bridge"))
+    approximation.save(tmp_path / "saved")
     back = bn.load(tmp_path / "saved", net)
     assert back.recipe == Told(via="bridge")
-    assert torch.equal(back.predict(INPUTS).outputs, made.predict(INPUTS).outputs)
-    assert torch.equal(made[1:].predict(INPUTS).outputs, made.predict(INPUTS).outputs[1:])
+    assert torch.equal(back.predict(INPUTS).outputs, approximation.predict(INPUTS).outputs)
+    assert torch.equal(approximation[1:].predict(INPUTS).outputs, approximation.predict(INPUTS).outputs[1:])
 
 
 @pytest.mark.parametrize("how", ["sample", "linear", "probit", "bridge"])
 def test_scores_of_a_posterior_are_those_of_its_predictive(how):
-    made = posterior(CLASSES, members(CLASSES), Told(via=how))
+    approximation = posterior(CLASSES, members(CLASSES), Told(via=how))
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
-    streamed = bn.score(made, bn.Data(INPUTS, targets), samples=4)
-    assert streamed == pytest.approx(bn.score(made.predict(INPUTS, samples=4), targets))
+    streamed = bn.score(approximation, bn.Data(INPUTS, targets), samples=4)
+    assert streamed == pytest.approx(bn.score(approximation.predict(INPUTS, samples=4), targets))
     assert ("within" in streamed) == ("epistemic" in streamed) == (how in ("sample", "linear"))
     assert {"nll", "entropy", "between"} <= streamed.keys()
     plain = posterior(CLASSES, members(CLASSES))
@@ -314,12 +314,12 @@ def test_scores_of_a_posterior_are_those_of_its_predictive(how):
 
 
 def test_tables_leave_out_what_closed_forms_do_not_have():
-    made = posterior(CLASSES, members(CLASSES), Told())
+    approximation = posterior(CLASSES, members(CLASSES), Told())
     target = Classes(name="y", values=("a", "b", "c"))
-    columns = target.predictions(made.predict(INPUTS), 0.9)
+    columns = target.predictions(approximation.predict(INPUTS), 0.9)
     assert set(columns) == {"class", "entropy", "p_a", "p_b", "p_c"}
-    assert {"aleatoric", "epistemic"} <= set(target.predictions(made.predict(INPUTS, via="linear"), 0.9))
-    scores = bn.score(made, bn.Data(INPUTS, torch.tensor([0, 1, 2, 0, 1, 2])))
+    assert {"aleatoric", "epistemic"} <= set(target.predictions(approximation.predict(INPUTS, via="linear"), 0.9))
+    scores = bn.score(approximation, bn.Data(INPUTS, torch.tensor([0, 1, 2, 0, 1, 2])))
     costs = {
         "fit_seconds": 0.0,
         "predict_seconds": 0.0,
@@ -333,12 +333,12 @@ def test_tables_leave_out_what_closed_forms_do_not_have():
 
 
 def test_numbers_are_scored_in_closed_form():
-    made = posterior(REAL, members(REAL), Told())
+    approximation = posterior(REAL, members(REAL), Told())
     targets = normal("targets", 6, 2)
-    predictive = made.predict(INPUTS)
-    found = bn.score(made, bn.Data(INPUTS, targets))
-    assert found["nll"] == pytest.approx(-float(predictive.log_prob(targets).mean()))
-    assert found["within"] == pytest.approx(float(predictive.within.mean()))
+    predictive = approximation.predict(INPUTS)
+    scores = bn.score(approximation, bn.Data(INPUTS, targets))
+    assert scores["nll"] == pytest.approx(-float(predictive.log_prob(targets).mean()))
+    assert scores["within"] == pytest.approx(float(predictive.within.mean()))
 
 
 def test_norm_statistics_are_frozen_and_the_module_is_left_alone():
@@ -348,12 +348,12 @@ def test_norm_statistics_are_frozen_and_the_module_is_left_alone():
     point = problem.network.read(module)
     buffers = point.buffers | {"1.running_mean": normal("mean", 5), "1.running_var": 0.5 + normal("var", 5).square()}
     family = diagonal(Point(point.params, buffers), 0.2)
-    made = posterior(problem, [family])
+    approximation = posterior(problem, [family])
     for how in ("linear", "probit", "bridge"):
-        whole = made.predict(INPUTS, via=how).outputs
-        alone = torch.cat([made.predict(INPUTS[b : b + 1], via=how).outputs for b in range(6)], 2)
+        whole = approximation.predict(INPUTS, via=how).outputs
+        alone = torch.cat([approximation.predict(INPUTS[b : b + 1], via=how).outputs for b in range(6)], 2)
         torch.testing.assert_close(whole, alone)
-        torch.testing.assert_close(made.predict(INPUTS, via=how, batch_size=4).outputs, whole)
+        torch.testing.assert_close(approximation.predict(INPUTS, via=how, batch_size=4).outputs, whole)
     assert all(torch.equal(before[n], x) for n, x in module.state_dict().items()) and module.training
     assert not any(p.requires_grad != q for p, q in zip(module.parameters(), [True] * 6))
 
@@ -370,23 +370,23 @@ def test_dicts_go_through():
     problem = bn.Problem(lambda: Words().double(), Categorical())
     family = diagonal(problem.init(Noise.seed(0)), 0.2)
     inputs = {"ids": torch.tensor([[0, 1, 2], [3, 4, 0]]), "mask": torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])}
-    made = posterior(problem, [family])
+    approximation = posterior(problem, [family])
     for how, samples in (("linear", 20), ("probit", 1), ("bridge", 1)):
-        assert made.predict(inputs, via=how).outputs.shape == (1, samples, 2, 2)
+        assert approximation.predict(inputs, via=how).outputs.shape == (1, samples, 2, 2)
 
 
 def test_the_covariance_of_all_members_is_scaled(tmp_path):
-    made = posterior(REAL, members(REAL))
-    wide = made.scaled(2.0).scaled(1.5)
-    one, other = made.predict(INPUTS, via="linear"), wide.predict(INPUTS, via="linear")
+    approximation = posterior(REAL, members(REAL))
+    wide = approximation.scaled(2.0).scaled(1.5)
+    one, other = approximation.predict(INPUTS, via="linear"), wide.predict(INPUTS, via="linear")
     torch.testing.assert_close(other.within, 3 * one.within)
     torch.testing.assert_close(other.mean, one.mean)
     torch.testing.assert_close(other.between, one.between)
-    assert wide.info["covariance_scale"] == 3.0 and "covariance_scale" not in made.info
+    assert wide.info["covariance_scale"] == 3.0 and "covariance_scale" not in approximation.info
     wide.save(tmp_path / "saved")
     back = bn.load(tmp_path / "saved", lambda: net(2))
     assert torch.equal(back.predict(INPUTS, via="linear").within, other.within)
-    flat = made.scaled(0.0).predict(INPUTS, samples=4)
+    flat = approximation.scaled(0.0).predict(INPUTS, samples=4)
     assert float(flat.within.max()) < 1e-20
     points = posterior(CLASSES, [Empirical(stack([f.centre for f in members(CLASSES)]), {}, 3)])
     with pytest.raises(ValueError, match="Empirical is not Gaussian"):
@@ -418,6 +418,6 @@ def test_ways_that_do_not_fit_are_refused():
 
 def test_a_point_predicts_the_same_whatever_the_way():
     points = [Delta(f.centre, f.buffers) for f in members(CLASSES)]
-    made = posterior(CLASSES, points)
+    approximation = posterior(CLASSES, points)
     for how in ("linear", "probit", "bridge"):
-        torch.testing.assert_close(made.predict(INPUTS, via=how).probs, made.predict(INPUTS).probs)
+        torch.testing.assert_close(approximation.predict(INPUTS, via=how).probs, approximation.predict(INPUTS).probs)

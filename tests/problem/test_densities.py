@@ -96,9 +96,9 @@ def expected_density(name: str) -> torch.Tensor | None:
 def test_log_densities_are_those_of_torch(name):
     likelihood, outputs, y, learned = CASES[name]
     likelihood.check(outputs, y)
-    found = likelihood.log_density(outputs, y, learned)
-    torch.testing.assert_close(found, expected_density(name), rtol=1e-6, atol=1e-7)  # of noise learned in floats
-    torch.testing.assert_close(likelihood.log_prob(outputs, y, learned), found.reshape(5, -1).sum(1))
+    log_density = likelihood.log_density(outputs, y, learned)
+    torch.testing.assert_close(log_density, expected_density(name), rtol=1e-6, atol=1e-7)  # of noise learned in floats
+    torch.testing.assert_close(likelihood.log_prob(outputs, y, learned), log_density.reshape(5, -1).sum(1))
 
 
 @every
@@ -109,26 +109,26 @@ def test_gradients_are_finite_far_out(name):
             target = y.to(dtype) if y.is_floating_point() else y
             own = {n: x.to(dtype) for n, x in learned.items()}
             gradient = torch.func.grad(lambda o, l, t=target: likelihood.log_prob(o, t, l).sum(), argnums=(0, 1))
-            found, of_learned = gradient(scale * outputs.to(dtype), own)
-            assert all(bool(g.isfinite().all()) for g in (found, *of_learned.values()))
+            grad, of_learned = gradient(scale * outputs.to(dtype), own)
+            assert all(bool(g.isfinite().all()) for g in (grad, *of_learned.values()))
 
 
 @every
 def test_hessians_are_those_of_autograd(name):
     likelihood, outputs, y, learned = CASES[name]
-    found = likelihood.hessian(outputs, y, learned)
+    hessian = likelihood.hessian(outputs, y, learned)
     expected = Likelihood.hessian(likelihood, outputs, y, learned)  # the default differentiates
     size = outputs[0].numel()
-    assert found.shape == (5, size, size)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert hessian.shape == (5, size, size)
+    torch.testing.assert_close(hessian, expected, rtol=1e-9, atol=1e-9)
 
     def energy(row):
         return -likelihood.log_prob(torch.cat([row.unsqueeze(0), outputs[1:]]), y, learned).sum()
 
     whole = torch.autograd.functional.hessian(energy, outputs[0]).reshape(size, size)
-    torch.testing.assert_close(found[0], whole, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(hessian[0], whole, rtol=1e-9, atol=1e-9)
     lifted = lift(lambda o, t: likelihood.hessian(o, t, learned))(torch.stack([outputs, outputs]), torch.stack([y, y]))
-    torch.testing.assert_close(lifted[1], found)
+    torch.testing.assert_close(lifted[1], hessian)
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if not n.startswith(("heteroscedastic", "student", "noisy"))])
@@ -166,8 +166,8 @@ def test_densities_integrate_to_one(name):
     def density(y):
         return math.exp(float(likelihood.log_prob(row, torch.tensor([[y]], dtype=D), learned)))
 
-    found = sum(integrate.quad(density, a, b)[0] for a, b in ((-np.inf, -1), (-1, 1), (1, np.inf)))
-    assert found == pytest.approx(1, abs=1e-8)
+    total = sum(integrate.quad(density, a, b)[0] for a, b in ((-np.inf, -1), (-1, 1), (1, np.inf)))
+    assert total == pytest.approx(1, abs=1e-8)
 
 
 def test_probabilities_sum_to_one():

@@ -34,11 +34,11 @@ def test_quantiles_of_student_t_invert_its_distribution_function(df):
 
 
 def test_location_and_scale_move_student_t():
-    known, made = stats.t(4.0, loc=3.0, scale=0.2), t(4.0, LEVELS, 3.0, 0.2)
-    np.testing.assert_allclose(made.icdf(LEVELS), known.ppf(LEVELS.numpy()), rtol=1e-9)
-    np.testing.assert_allclose(made.cdf(LEVELS), known.cdf(LEVELS.numpy()), rtol=1e-9)
-    np.testing.assert_allclose(made.log_prob(LEVELS), known.logpdf(LEVELS.numpy()), rtol=1e-12)
-    assert float(made.mean[0]) == 3.0 and float(made.variance[0]) == pytest.approx(known.var())
+    known, ours = stats.t(4.0, loc=3.0, scale=0.2), t(4.0, LEVELS, 3.0, 0.2)
+    np.testing.assert_allclose(ours.icdf(LEVELS), known.ppf(LEVELS.numpy()), rtol=1e-9)
+    np.testing.assert_allclose(ours.cdf(LEVELS), known.cdf(LEVELS.numpy()), rtol=1e-9)
+    np.testing.assert_allclose(ours.log_prob(LEVELS), known.logpdf(LEVELS.numpy()), rtol=1e-12)
+    assert float(ours.mean[0]) == 3.0 and float(ours.variance[0]) == pytest.approx(known.var())
 
 
 def test_the_ends_of_student_t_are_infinite():
@@ -49,10 +49,10 @@ def test_the_ends_of_student_t_are_infinite():
 
 
 def test_functions_broadcast_and_follow_the_dtype():
-    made = StudentT(torch.tensor(4.0), torch.zeros(2, 3), torch.ones(3))
-    assert made.batch_shape == (2, 3) and made.cdf(torch.zeros(5, 1, 1)).shape == (5, 2, 3)
-    assert made.cdf(torch.zeros(3)).dtype == made.icdf(torch.tensor(0.3)).dtype == torch.float32
-    assert made.expand((4, 2, 3)).log_prob(torch.zeros(2, 3)).shape == (4, 2, 3)
+    student = StudentT(torch.tensor(4.0), torch.zeros(2, 3), torch.ones(3))
+    assert student.batch_shape == (2, 3) and student.cdf(torch.zeros(5, 1, 1)).shape == (5, 2, 3)
+    assert student.cdf(torch.zeros(3)).dtype == student.icdf(torch.tensor(0.3)).dtype == torch.float32
+    assert student.expand((4, 2, 3)).log_prob(torch.zeros(2, 3)).shape == (4, 2, 3)
     counts = Poisson(torch.zeros(2, 3))
     assert counts.cdf(torch.zeros(5, 1, 1)).shape == (5, 2, 3) and counts.expand((4, 2, 3)).mean.shape == (4, 2, 3)
     assert counts.icdf(torch.tensor(0.3)).dtype == counts.cdf(torch.zeros(3)).dtype == torch.float32
@@ -68,20 +68,20 @@ def test_the_log_density_of_student_t_lifts():
 def test_poisson_is_that_of_scipy(rate):
     known = stats.poisson(rate)
     k = torch.arange(80, dtype=torch.float64) + max(0, int(rate - 40))
-    made = Poisson(torch.full_like(k, rate).log())
-    np.testing.assert_allclose(made.log_prob(k), known.logpmf(k.numpy()), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(made.cdf(k), known.cdf(k.numpy()), atol=1e-9)
-    np.testing.assert_allclose(made.cdf(k + 0.5), known.cdf(k.numpy()), atol=1e-9)
+    poisson = Poisson(torch.full_like(k, rate).log())
+    np.testing.assert_allclose(poisson.log_prob(k), known.logpmf(k.numpy()), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(poisson.cdf(k), known.cdf(k.numpy()), atol=1e-9)
+    np.testing.assert_allclose(poisson.cdf(k + 0.5), known.cdf(k.numpy()), atol=1e-9)
     levels = LEVELS[2:-1]
-    found = Poisson(torch.full_like(levels, rate).log()).icdf(levels)
-    np.testing.assert_array_equal(found, known.ppf(levels.numpy()))
+    quantiles = Poisson(torch.full_like(levels, rate).log()).icdf(levels)
+    np.testing.assert_array_equal(quantiles, known.ppf(levels.numpy()))
     extreme = Poisson(torch.full_like(LEVELS, rate).log())
     assert bool((extreme.cdf(extreme.icdf(LEVELS)) >= LEVELS).all())
-    assert float(made.mean[0]) == pytest.approx(rate) == float(made.variance[0])
-    assert float(made.cdf(torch.tensor(-1.0))[0]) == 0
+    assert float(poisson.mean[0]) == pytest.approx(rate) == float(poisson.variance[0])
+    assert float(poisson.cdf(torch.tensor(-1.0))[0]) == 0
 
 
 def test_poisson_of_extreme_log_rates_stays_finite():
-    made = Poisson(torch.tensor([-200.0, 80.0]))
-    assert made.log_prob(torch.tensor([1.0, 0.0])).tolist() == [-200.0, pytest.approx(-np.exp(80.0))]
-    assert made.icdf(torch.tensor(0.5)).tolist()[0] == 0
+    poisson = Poisson(torch.tensor([-200.0, 80.0]))
+    assert poisson.log_prob(torch.tensor([1.0, 0.0])).tolist() == [-200.0, pytest.approx(-np.exp(80.0))]
+    assert poisson.icdf(torch.tensor(0.5)).tolist()[0] == 0

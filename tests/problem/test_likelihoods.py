@@ -28,32 +28,32 @@ def test_categorical_is_the_softmax_of_torch():
 
 def test_categorical_sums_over_a_sequence():
     logits, targets = normal(5, 7, 3), KEY.integers(35, 3).reshape(5, 7)
-    found = Categorical().log_prob(logits, targets, {})
-    torch.testing.assert_close(found, TorchCategorical(logits=logits).log_prob(targets).sum(1))
+    log_prob = Categorical().log_prob(logits, targets, {})
+    torch.testing.assert_close(log_prob, TorchCategorical(logits=logits).log_prob(targets).sum(1))
 
 
 def test_categorical_takes_short_integers_and_stays_finite_far_out():
     logits = torch.tensor([[1000.0, 0.0], [0.0, 1000.0]])
-    found = Categorical().log_prob(logits, torch.tensor([0, 0], dtype=torch.uint8), {})
-    assert found.tolist() == [0.0, -1000.0]
+    log_prob = Categorical().log_prob(logits, torch.tensor([0, 0], dtype=torch.uint8), {})
+    assert log_prob.tolist() == [0.0, -1000.0]
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3), (6, 4, 3)])
 def test_gaussian_is_the_normal_of_torch_summed_over_the_event(shape):
     outputs, targets = normal(*shape), normal(*shape, name="y")
-    found = Gaussian(noise=0.3).log_prob(outputs, targets, {})
+    log_prob = Gaussian(noise=0.3).log_prob(outputs, targets, {})
     expected = TorchNormal(outputs, 0.3).log_prob(targets).reshape(6, -1).sum(1)
-    torch.testing.assert_close(found, expected)
-    assert found.shape == (6,)
+    torch.testing.assert_close(log_prob, expected)
+    assert log_prob.shape == (6,)
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 4)])
 def test_targets_without_the_last_axis_are_aligned_and_never_broadcast(shape):
     outputs, targets = normal(*shape, 1), normal(*shape, name="y")
     assert aligned(outputs, targets).shape == outputs.shape
-    found = Gaussian().log_prob(outputs, targets, {})
+    log_prob = Gaussian().log_prob(outputs, targets, {})
     expected = TorchNormal(outputs.squeeze(-1), 1.0).log_prob(targets).reshape(6, -1).sum(1)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(log_prob, expected)
 
 
 @pytest.mark.parametrize(("outputs", "targets"), [((6,), (6, 1)), ((6, 3), (6,)), ((6, 3), (6, 1)), ((6, 6), (6,))])

@@ -105,10 +105,10 @@ def test_the_potential_is_minus_the_log_joint_up_to_a_constant():
 
 def test_the_log_likelihood_is_the_plain_sum():
     problem, point = classes(temperature=0.1)
-    found, _ = problem.log_likelihood(point.params, point.buffers, batch([1, 4], LABELS))
+    log_likelihood, _ = problem.log_likelihood(point.params, point.buffers, batch([1, 4], LABELS))
     logits, _ = problem.outputs(point.params, point.buffers, X[[1, 4]])
     expected = TorchCategorical(logits=logits).log_prob(LABELS[[1, 4]]).sum()
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(log_likelihood, expected)
 
 
 def test_weights_count_examples():

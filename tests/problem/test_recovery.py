@@ -46,12 +46,12 @@ def fitted(likelihood, outputs: int, targets: torch.Tensor, prior=None) -> bn.Po
 def test_weights_are_found(likelihood, outputs):
     truth = 0.5 * KEY.split("truth").normal(torch.empty(outputs, D, dtype=torch.float64))
     at_truth = X @ truth.T
-    found = fitted(likelihood, outputs, likelihood.sample(at_truth, {}, KEY.split("y"))).mean()["weight"]
+    weights = fitted(likelihood, outputs, likelihood.sample(at_truth, {}, KEY.split("y"))).mean()["weight"]
     fisher = torch.einsum("nij,na,nb->iajb", likelihood.hessian(at_truth, None, {}), X, X)
     covariance = torch.linalg.inv(fisher.reshape(outputs * D, -1))
-    z = (found - truth).reshape(-1) / covariance.diagonal().sqrt()
+    z = (weights - truth).reshape(-1) / covariance.diagonal().sqrt()
     assert float(z.abs().max()) < 4.5
-    assert float((found - truth).abs().max()) < 0.2  # and the errors are small
+    assert float((weights - truth).abs().max()) < 0.2  # and the errors are small
 
 
 @pytest.mark.parametrize("likelihood", [LEARNED, bn.likelihoods.Gaussian(noise=1.0, learned=True)])
@@ -66,11 +66,11 @@ def test_learned_noise_is_the_spread_of_the_residuals(likelihood):
 
 def test_a_learned_scale_of_student_t_is_found():
     likelihood = bn.likelihoods.StudentT(df=4.0, scale=1.0, learned=True)
-    made = bn.likelihoods.StudentT(df=4.0, scale=0.25)
-    y = made.sample(X[:, :1], {}, KEY.split("t"))
-    found = fitted(likelihood, 1, y).mean()["likelihood.log_scale"]
+    generator = bn.likelihoods.StudentT(df=4.0, scale=0.25)
+    y = generator.sample(X[:, :1], {}, KEY.split("t"))
+    log_scale = fitted(likelihood, 1, y).mean()["likelihood.log_scale"]
     error = math.sqrt((4.0 + 3) / (2 * 4.0 * N))  # of log scale: the Fisher information is 2 nu / (nu + 3) an example
-    assert abs(float(found) - math.log(0.25)) < 4.5 * error
+    assert abs(float(log_scale) - math.log(0.25)) < 4.5 * error
 
 
 def test_heavy_tails_are_not_pulled_by_outliers():
@@ -86,12 +86,12 @@ def test_noisy_dirichlet_is_weighted_least_squares_and_predicts_the_classes():
     labels = (X[:, 0] > 0).long()
     likelihood = bn.likelihoods.NoisyDirichlet()
     posterior = fitted(likelihood, 2, labels)
-    found = posterior.mean()["weight"]
+    weights = posterior.mean()["weight"]
     mean, variance = likelihood._moments(torch.zeros(N, 2, dtype=torch.float64), labels)
     for k in range(2):
         w = 1 / variance[:, k]
         exact = torch.linalg.solve(X.T @ (w[:, None] * X) + 1e-4 * torch.eye(D), X.T @ (w * mean[:, k]))
-        torch.testing.assert_close(found[k], exact, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weights[k], exact, rtol=1e-4, atol=1e-5)
     assert bn.score(posterior, bn.Data(X, labels))["accuracy"] > 0.97
 
 
@@ -113,10 +113,10 @@ def test_a_posterior_as_prior_gives_the_posterior_of_all_data():
     centre = (X[first] * y[first, None]).sum(0) / noise**2 / precision
     family = bn.families.Diagonal({"weight": centre[None]}, {"weight": precision[None] ** -0.5}, {})
     problem = bn.Problem(lambda: linear(1), bn.likelihoods.Gaussian(noise=noise), bn.priors.FromFamily(family=family))
-    found = bn.fit(RECIPE, problem, bn.Data(X[30:60], y[30:60]), engine=ENGINE).mean()["weight"][0]
+    weight = bn.fit(RECIPE, problem, bn.Data(X[30:60], y[30:60]), engine=ENGINE).mean()["weight"][0]
     x = X[30:60]
     exact = torch.linalg.solve(x.T @ x / noise**2 + precision.diag(), x.T @ y[30:60] / noise**2 + precision * centre)
-    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weight, exact, rtol=1e-4, atol=1e-5)
 
 
 def batch(targets: torch.Tensor, weights: torch.Tensor | None, n: int) -> Batch:
@@ -138,11 +138,11 @@ def test_elements_of_weight_zero_do_not_exist(likelihood, outputs, integer):
     targets = KEY.split("z").integers(12, 2).reshape(6, 2)
     targets = targets if integer else targets.double()
     mask = torch.tensor([[1, 0], [1, 1], [0, 0], [0, 1], [1, 1], [1, 1]], dtype=torch.float64)
-    found = problem.log_likelihood(params, {}, batch(targets, mask, 6))[0]
+    log_likelihood = problem.log_likelihood(params, {}, batch(targets, mask, 6))[0]
     other = torch.where(mask > 0, targets, 1 - targets)
-    torch.testing.assert_close(problem.log_likelihood(params, {}, batch(other, mask, 6))[0], found)
+    torch.testing.assert_close(problem.log_likelihood(params, {}, batch(other, mask, 6))[0], log_likelihood)
     each = likelihood.log_density(X[:6] @ params["weight"].T, targets, {})
-    torch.testing.assert_close(found, each[mask > 0].sum())
+    torch.testing.assert_close(log_likelihood, each[mask > 0].sum())
     rows = torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 0.5], dtype=torch.float64)  # one per example
     torch.testing.assert_close(
         problem.log_likelihood(params, {}, batch(targets, rows, 6))[0], (rows * each.sum(1)).sum()

@@ -19,8 +19,8 @@ def problem(likelihood, outputs=1):
     return bn.Problem(lambda: torch.nn.Linear(1, outputs), likelihood)
 
 
-def point_of(made):
-    point = made.init(Noise.seed(1))
+def point_of(regression):
+    point = regression.init(Noise.seed(1))
     weight = torch.zeros_like(point.params["weight"], dtype=torch.float64)
     weight[0] = 2.0
     params = {n: torch.zeros_like(x, dtype=torch.float64) for n, x in point.params.items()}
@@ -36,53 +36,53 @@ LIKELIHOODS = {
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_the_factor_is_that_of_the_residuals(name):
     likelihood, outputs, before = LIKELIHOODS[name]
-    made = problem(likelihood, outputs)
-    point, data = point_of(made), bn.Data(X, Y)
-    found = set_noise(made, point, data)
+    regression = problem(likelihood, outputs)
+    point, data = point_of(regression), bn.Data(X, Y)
+    adjusted = set_noise(regression, point, data)
     exact = float((Y - 2 * X).square().mean().sqrt()) / before  # the maximum of a normal likelihood in its scale
-    assert found.factor == pytest.approx(exact, rel=1e-3)
+    assert adjusted.factor == pytest.approx(exact, rel=1e-3)
     key = f"likelihood.{likelihood.spread}"
-    assert float(found.point.params[key]) == pytest.approx(float(point.params[key]) + math.log(exact), abs=1e-3)
+    assert float(adjusted.point.params[key]) == pytest.approx(float(point.params[key]) + math.log(exact), abs=1e-3)
     batch = Batch(X, Y, Y, torch.zeros(()), 400)
-    lowest = least(energies(made, [point], batch))
-    after = -made.log_likelihood(*found.point, batch)[0]
+    lowest = least(energies(regression, [point], batch))
+    after = -regression.log_likelihood(*adjusted.point, batch)[0]
     assert float(lowest) == pytest.approx(float(after), abs=400 * 5e-3)  # a parabola between points .25 apart
-    assert energies(made, [point], batch).shape == (len(SHIFTS),)
+    assert energies(regression, [point], batch).shape == (len(SHIFTS),)
 
 
 def test_without_a_spread_that_is_learned_nothing_changes():
-    made = problem(bn.likelihoods.Gaussian(noise=1.0))
-    point = point_of(made)
-    assert set_noise(made, point, bn.Data(X, Y)).point is point
+    regression = problem(bn.likelihoods.Gaussian(noise=1.0))
+    point = point_of(regression)
+    assert set_noise(regression, point, bn.Data(X, Y)).point is point
     batch = Batch(X, Y, Y, torch.zeros(()), 400)
-    energy = energies(made, [point], batch)
-    assert energy.shape == (1,) and least(energy) == -made.log_likelihood(*point, batch)[0]
+    energy = energies(regression, [point], batch)
+    assert energy.shape == (1,) and least(energy) == -regression.log_likelihood(*point, batch)[0]
 
 
 def test_points_together_have_the_mean_of_their_densities():
-    made = problem(bn.likelihoods.Gaussian(noise=0.5))
-    points = [Point({n: x + shift for n, x in point_of(made).params.items()}, {}) for shift in (0.0, 0.3)]
+    regression = problem(bn.likelihoods.Gaussian(noise=0.5))
+    points = [Point({n: x + shift for n, x in point_of(regression).params.items()}, {}) for shift in (0.0, 0.3)]
     each = [torch.distributions.Normal(X * p.params["weight"] + p.params["bias"], 0.5).log_prob(Y) for p in points]
     exact = (torch.logaddexp(*each) - math.log(2)).sum()
-    energy = energies(made, points, Batch(X, Y, Y, torch.zeros(()), 400))
+    energy = energies(regression, points, Batch(X, Y, Y, torch.zeros(()), 400))
     torch.testing.assert_close(energy, -exact.unsqueeze(0))
 
 
 def test_rows_of_weight_zero_do_not_count():
-    made = problem(LIKELIHOODS["gaussian"][0])
+    regression = problem(LIKELIHOODS["gaussian"][0])
     spoiled, weights = Y.clone(), torch.ones(400, dtype=torch.float64)
     spoiled[:50], weights[:50] = 100.0, 0.0
-    point = point_of(made)
-    found = set_noise(made, point, bn.Data(X, spoiled, weights)).factor
-    assert found == pytest.approx(set_noise(made, point, bn.Data(X[50:], Y[50:])).factor, rel=1e-6)
+    point = point_of(regression)
+    factor = set_noise(regression, point, bn.Data(X, spoiled, weights)).factor
+    assert factor == pytest.approx(set_noise(regression, point, bn.Data(X[50:], Y[50:])).factor, rel=1e-6)
 
 
 def test_a_fit_ends_with_the_noise_of_validation_and_says_so():
-    made = problem(bn.likelihoods.Gaussian(noise=0.05, learned=True))
+    regression = problem(bn.likelihoods.Gaussian(noise=0.05, learned=True))
     train, val = bn.Data(X[::2], Y[::2]), bn.Data(X[1::2], Y[1::2])
     recipe = bn.MAP(epochs=1, batch_size=None)  # one step moves no noise
     engine = bn.Engine(device="cpu", dtype=torch.double)
-    alone, judged = (bn.fit(recipe, made, train, val=v, engine=engine) for v in (None, val))
+    alone, judged = (bn.fit(recipe, regression, train, val=v, engine=engine) for v in (None, val))
     [factor] = judged.info["curves"]["noise_factor"][0]
     a, b = (float(p.points()[0].params["likelihood.log_noise"]) for p in (alone, judged))
     assert b == pytest.approx(a + math.log(factor), abs=1e-6) and factor > 3
