@@ -29,8 +29,8 @@ class Browser:
         assert self.driver.stdout is not None
         said = ""
         for said in self.driver.stdout:
-            if found := re.search(r"started successfully on port (\d+)", said):
-                self.url = f"http://127.0.0.1:{found[1]}/session"
+            if match := re.search(r"started successfully on port (\d+)", said):
+                self.url = f"http://127.0.0.1:{match[1]}/session"
                 break
         else:
             raise RuntimeError(f"chromedriver did not start: {said}")

@@ -80,13 +80,13 @@ def make_run(
 
 def older(folder: Path, kind: str = "classes") -> Path:
     """A folder as versions before run.json wrote it: records alone."""
-    made = make_run(folder, kind)
-    for path in (made / "arrays").iterdir():
+    run = make_run(folder, kind)
+    for path in (run / "arrays").iterdir():
         path.unlink()
-    (made / "arrays").rmdir()
+    (run / "arrays").rmdir()
     for name in ("run.json", "test.npz"):
-        (made / name).unlink()
-    lines = [json.loads(line) for line in (made / "records.jsonl").read_text().splitlines()]
+        (run / name).unlink()
+    lines = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
     keep = (
         "data",
         "method",
@@ -100,8 +100,8 @@ def older(folder: Path, kind: str = "classes") -> Path:
         "score_seconds",
     )
     plain = [json.dumps({k: r[k] for k in keep}) for r in lines]
-    (made / "records.jsonl").write_text("\n".join(plain) + "\n")
-    return made
+    (run / "records.jsonl").write_text("\n".join(plain) + "\n")
+    return run
 
 
 def edit(folder: Path, **changes: Any) -> None:

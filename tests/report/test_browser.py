@@ -16,11 +16,11 @@ TAB, ENTER, DOWN = "\ue004", "\ue007", "\ue015"
 def pages(tmp_path_factory):
     """A page of every kind; those of labels and of real numbers with fewer rows."""
     few = {name: METHODS[name] for name in ("MAP", "deep ensemble", "PEP", "Laplace")}
-    made = {}
+    paths = {}
     for kind, inputs, labels in (("classes", "images", METHODS), ("labels", "rows", few), ("real", "rows", few)):
         folder = make_run(tmp_path_factory.mktemp(kind), kind, inputs=inputs, labels=labels, seeds=2)
-        made[kind] = write_report(folder)
-    return made
+        paths[kind] = write_report(folder)
+    return paths
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,9 @@ def browser():
 def until(window, script, *values):
     """Waits until a script returns something true, and returns it."""
     for _ in range(200):
-        found = window.run(script, *values)
-        if found:
-            return found
+        answer = window.run(script, *values)
+        if answer:
+            return answer
         time.sleep(0.05)
     raise AssertionError(f"never came true: {script}")
 

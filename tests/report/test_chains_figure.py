@@ -15,7 +15,7 @@ from basinet.report.chains import chains
 from basinet.report.page import make_page
 
 
-def told():
+def chains_record():
     draws = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     shown = {
         "every": 2,
@@ -28,17 +28,17 @@ def told():
     return {"verdict": "Trust them.", "rows": [row, still], "shown": {"loss": shown, "prediction 3": shown}}
 
 
-def with_chains(folder, found):
+def with_chains(folder, record):
     """A run whose first row has this for its chains."""
     make_run(folder)
     path = folder / "records.jsonl"
     first, *rest = path.read_text().splitlines()
-    path.write_text("\n".join([json.dumps(json.loads(first) | {"chains": found}), *rest]) + "\n")
+    path.write_text("\n".join([json.dumps(json.loads(first) | {"chains": record}), *rest]) + "\n")
     return read_run(folder)
 
 
 def test_traces_ranks_and_autocorrelations_of_each_quantity(tmp_path):
-    run = with_chains(tmp_path, told())
+    run = with_chains(tmp_path, chains_record())
     figure = chains(run)
     assert figure is not None
     loss, still = figure.views
@@ -57,11 +57,11 @@ def test_a_run_without_chains_has_no_such_figure(tmp_path):
 @pytest.mark.parametrize("part", ["verdict", "rows", "shown", "every", "trace", "ranks", "autocorrelation", "all"])
 def test_whatever_is_no_number_is_left_out(tmp_path, part):
     for i, value in enumerate(VALUES):
-        found = told()
-        if part in found:
-            found[part] = value
+        record = chains_record()
+        if part in record:
+            record[part] = value
         elif part != "all":
-            found["shown"]["loss"] |= {part: value}
-        run = with_chains(tmp_path / str(i), value if part == "all" else found)
+            record["shown"]["loss"] |= {part: value}
+        run = with_chains(tmp_path / str(i), value if part == "all" else record)
         figure = chains(run)
         assert figure is None or all(len(view.panels) == 3 for view in figure.views)

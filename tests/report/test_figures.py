@@ -15,9 +15,9 @@ ALWAYS = {"differences", "cost", "size", "risk", "split", "ood", "shift", "sets"
     ("kind", "own"), [("classes", {"reliability"}), ("labels", {"reliability"}), ("real", {"intervals", "pit"})]
 )
 def test_every_kind_has_its_figures(tmp_path, kind, own):
-    made = figures(read_run(make_run(tmp_path, kind)))
-    assert {f.key for f in made} == ALWAYS | own
-    for figure in made:
+    drawn = figures(read_run(make_run(tmp_path, kind)))
+    assert {f.key for f in drawn} == ALWAYS | own
+    for figure in drawn:
         assert figure.title and figure.see and figure.read.endswith(".")
         for view in figure.views:
             for panel in view.panels:
@@ -29,7 +29,7 @@ def test_every_kind_has_its_figures(tmp_path, kind, own):
                         assert set(s.y) <= set(panel.y.words)
 
 
-def made(folder, key):
+def figure_of(folder, key):
     return next(f for f in figures(read_run(folder)) if f.key == key)
 
 
@@ -39,7 +39,7 @@ def test_an_older_folder_has_those_that_records_allow(tmp_path):
 
 def test_differences_are_the_runs(tmp_path):
     run = read_run(make_run(tmp_path))
-    [panel] = made(tmp_path, "differences").views[0].panels
+    [panel] = figure_of(tmp_path, "differences").views[0].panels
     for s in panel.series[1:-1]:
         d = run.differences[s.name]
         assert (s.x[0], s.low[0], s.high[0]) == (d.mean, d.low, d.high)
@@ -48,7 +48,7 @@ def test_differences_are_the_runs(tmp_path):
 def test_a_row_that_is_far_off_does_not_set_the_scale(tmp_path):
     make_run(tmp_path, "real", labels=METHODS | {"diverged": (5, 0.7, 2000.0)})  # far too sure: an enormous NLL
     for key in ("differences", "cost", "size"):
-        view = made(tmp_path, key).views[0]
+        view = figure_of(tmp_path, key).views[0]
         [panel] = view.panels
         axis = panel.x if key == "differences" else panel.y
         assert view.note == "Beyond the scale: diverged."
@@ -61,7 +61,7 @@ def test_a_row_that_is_far_off_does_not_set_the_scale(tmp_path):
 
 def test_size_curves_average_seeds(tmp_path):
     run = read_run(make_run(tmp_path, seeds=3))
-    view = next(v for v in made(tmp_path, "size").views if v.name == "NLL")
+    view = next(v for v in figure_of(tmp_path, "size").views if v.name == "NLL")
     assert {s.row for s in view.panels[0].series} == {r.name for r in run.rows if r.members > 1}
     for s in view.panels[0].series:
         row = next(r for r in run.rows if r.name == s.row)
@@ -71,9 +71,9 @@ def test_size_curves_average_seeds(tmp_path):
 
 def test_pit_shares_sum_to_one_and_intervals_follow(tmp_path):
     run = read_run(make_run(tmp_path, "real"))
-    for view, row in zip(made(tmp_path, "pit").views, run.rows):
+    for view, row in zip(figure_of(tmp_path, "pit").views, run.rows):
         assert view.name == row.name and sum(view.panels[0].series[0].y) == pytest.approx(1)
-    for s in made(tmp_path, "intervals").views[0].panels[0].series[1:]:
+    for s in figure_of(tmp_path, "intervals").views[0].panels[0].series[1:]:
         row = next(r for r in run.rows if r.name == s.row)
         at = s.x.index(0.9)
         assert s.y[at] == pytest.approx(row.value("coverage_90"), abs=1e-6)
@@ -82,14 +82,14 @@ def test_pit_shares_sum_to_one_and_intervals_follow(tmp_path):
 def test_risk_at_full_coverage_is_the_score(tmp_path):
     for kind, score in (("classes", lambda r: 1 - r.value("accuracy")), ("real", lambda r: r.value("rmse"))):
         run = read_run(make_run(tmp_path / kind, kind))
-        for s in made(tmp_path / kind, "risk").views[0].panels[0].series:
+        for s in figure_of(tmp_path / kind, "risk").views[0].panels[0].series:
             assert s.y[-1] == pytest.approx(score(next(r for r in run.rows if r.name == s.row)), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["classes", "real"])
 def test_histograms_of_uncertainty_count_everyone(tmp_path, kind):
     run = read_run(make_run(tmp_path, kind))
-    for view, row in zip(made(tmp_path, "ood").views[1:], run.rows):
+    for view, row in zip(figure_of(tmp_path, "ood").views[1:], run.rows):
         test, away = view.panels[0].series
         assert sum(test.y) == pytest.approx(1) and sum(away.y) == pytest.approx(1) and test.x == away.x
         values = row.arrays[0]["test_uncertainty"].astype(float)
@@ -99,13 +99,13 @@ def test_histograms_of_uncertainty_count_everyone(tmp_path, kind):
 
 def test_the_split_sums_to_the_whole(tmp_path):
     run = read_run(make_run(tmp_path))
-    amount, share = (view.panels[0].series for view in made(tmp_path, "split").views)
+    amount, share = (view.panels[0].series for view in figure_of(tmp_path, "split").views)
     assert np.sum([s.x for s in amount], axis=0) == pytest.approx([r.value("entropy") for r in run.rows])
     assert np.sum([s.x for s in share], axis=0) == pytest.approx(np.ones(len(run.rows)))
 
 
 def test_the_front_is_labelled(tmp_path):
-    view = made(make_run(tmp_path), "cost").views[0]
+    view = figure_of(make_run(tmp_path), "cost").views[0]
     points = [s for s in view.panels[0].series if s.kind == "points"]
     for s in points:
         beaten = any(o.x[0] <= s.x[0] and o.y[0] < s.y[0] for o in points)
@@ -113,7 +113,7 @@ def test_the_front_is_labelled(tmp_path):
 
 
 def test_diagnostics_know_what_curves_are_functions_of(tmp_path):
-    views = {v.name: v for v in made(make_run(tmp_path), "diagnostics").views}
+    views = {v.name: v for v in figure_of(make_run(tmp_path), "diagnostics").views}
     [pep] = views["PEP"].panels
     assert pep.x.label.startswith("size of the noise") and pep.x.log and pep.series[0].x == [0.01, 0.02, 0.05]
     assert pep.series[1].name == "without noise" and pep.series[1].y == pytest.approx([-0.0004, -0.0004])
@@ -147,7 +147,7 @@ def test_figures_become_files(tmp_path):
 
 
 def test_panels_of_a_view_stay_on_one_line(tmp_path):
-    placed = _placed(made(make_run(tmp_path), "reliability"))
+    placed = _placed(figure_of(make_run(tmp_path), "reliability"))
     assert len({at for at, _, _ in placed}) == len(placed) and max(at[1] for at, _, _ in placed) < ACROSS
     for name in {name for _, name, _ in placed}:
         assert len({at[0] for at, other, _ in placed if other == name}) == 1

@@ -66,11 +66,11 @@ def test_the_page_is_one_small_file_that_asks_for_nothing(tmp_path, kind):
 @pytest.mark.usefixtures("small")
 def test_tags_nest_and_ids_are_unique(tmp_path):
     for kind in ("classes", "labels", "real"):
-        found = Tags(write_report(make_run(tmp_path / kind, kind)).read_text())
-        assert not found.open
-        ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+        tags = Tags(write_report(make_run(tmp_path / kind, kind)).read_text())
+        assert not tags.open
+        ids = [attrs["id"] for _, attrs in tags.tags if "id" in attrs]
         assert len(ids) == len(set(ids))
-        for _, attrs in found.tags:
+        for _, attrs in tags.tags:
             if attrs.get("href", "").startswith("#"):
                 assert attrs["href"][1:] in ids
             if "aria-labelledby" in attrs:
@@ -97,10 +97,10 @@ def test_user_text_is_text(tmp_path):
     records = (tmp_path / "records.jsonl").read_text().replace('"made up"', json.dumps(nasty))
     (tmp_path / "records.jsonl").write_text(records)
     text = write_report(tmp_path).read_text()
-    found = Tags(text)
-    assert not found.open and "img" not in [tag for tag, _ in found.tags]
-    assert [tag for tag, _ in found.tags].count("script") == 4
-    assert nasty in "".join(found.text) and "</script><script>alert(1)</script>" in "".join(found.text)
+    tags = Tags(text)
+    assert not tags.open and "img" not in [tag for tag, _ in tags.tags]
+    assert [tag for tag, _ in tags.tags].count("script") == 4
+    assert nasty in "".join(tags.text) and "</script><script>alert(1)</script>" in "".join(tags.text)
 
 
 @pytest.mark.usefixtures("small")
@@ -169,14 +169,14 @@ def test_examples_are_the_most_uncertain_and_the_surest_mistakes(tmp_path):
     run = read_run(make_run(tmp_path))
     best = run.rows[0]
     arrays, shown = best.arrays[0], gallery(run)
-    found = shown.rows[best.name]
+    examples = shown.rows[best.name]
     doubt = arrays["test_uncertainty"]
-    assert [e["number"] for e in found["uncertain"]] == np.argsort(-doubt, kind="stable")[:EACH].tolist()
-    wrong = [e["number"] for e in found["wrong"]]
+    assert [e["number"] for e in examples["uncertain"]] == np.argsort(-doubt, kind="stable")[:EACH].tolist()
+    wrong = [e["number"] for e in examples["wrong"]]
     assert not arrays["correct"][wrong].any() and (np.diff(arrays["confidence"][wrong]) <= 0).all()
     rest = np.setdiff1d(np.flatnonzero(~arrays["correct"]), wrong)
     assert arrays["confidence"][rest].max() <= arrays["confidence"][wrong].min()
-    first = found["wrong"][0]
+    first = examples["wrong"][0]
     assert first["truth"] == CLASSES[run.test["targets"][wrong[0]]]
     assert first["said"].startswith(CLASSES[arrays["probs"][wrong[0]].argmax()])
     assert shown.inputs[wrong[0]] == data_uri(run.test["inputs"][wrong[0]])

@@ -83,10 +83,10 @@ def test_intervals_are_judged_at_all_levels(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     lines[0]["scores"]["coverage_90"] = 0.9
     (tmp_path / "records.jsonl").write_text(json.dumps(lines[0]) + "\n")
-    found = verdict(tmp_path)
-    assert found.wrong and found.word == "too wide and too narrow"
-    assert "too wide: those of 50% contain" in found.said and "too narrow: those of" in found.said
-    assert "have the right width" not in found.said
+    judged = verdict(tmp_path)
+    assert judged.wrong and judged.word == "too wide and too narrow"
+    assert "too wide: those of 50% contain" in judged.said and "too narrow: those of" in judged.said
+    assert "have the right width" not in judged.said
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_intervals_are_judged_at_all_levels(tmp_path):
 def test_which_way_intervals_are_off(tmp_path, z, word):
     make_run(tmp_path, "real", n=400, labels={"MAP": (1, 0.0, 1.0)})
     rewritten(tmp_path, pit=normal_cdf(z(np.random.default_rng(3))))
-    found = verdict(tmp_path)
-    assert found.word == word and found.wrong == (word != "as promised")
+    judged = verdict(tmp_path)
+    assert judged.word == word and judged.wrong == (word != "as promised")
 
 
 def test_a_mean_that_is_right_does_not_hide_bands_that_are_not(tmp_path):
@@ -114,9 +114,9 @@ def test_a_mean_that_is_right_does_not_hide_bands_that_are_not(tmp_path):
     rewritten(tmp_path, confidence=confidence)
     path = tmp_path / "arrays" / "MAP-0.npz"
     np.savez(path, **(dict(np.load(path)) | {"correct": rng.random(2000) < truth}))
-    found = verdict(tmp_path)
-    assert found.wrong and found.word == "over-confident in places and too cautious in others"
-    assert "95% to 99% sure" in found.said and "50% to 80% sure" in found.said
+    judged = verdict(tmp_path)
+    assert judged.wrong and judged.word == "over-confident in places and too cautious in others"
+    assert "95% to 99% sure" in judged.said and "50% to 80% sure" in judged.said
 
 
 def test_seeds_share_their_examples(tmp_path):

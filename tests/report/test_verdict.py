@@ -96,8 +96,8 @@ def test_tiles_are_error_coverage_and_cost_of_the_row_that_is_named(tmp_path):
 def test_training_that_had_not_ended_is_said_first_and_loudly(tmp_path):
     make_run(tmp_path, labels=TWO)
     best = read_run(tmp_path).rows[0].name
-    told = {"curve": "val_nll", "falling": True, "drop": 0.27, "error": 0.01, "steps": 1000}
-    changed(tmp_path, best, training=told, spread="members")
+    training = {"curve": "val_nll", "falling": True, "drop": 0.27, "error": 0.01, "steps": 1000}
+    changed(tmp_path, best, training=training, spread="members")
     run = read_run(tmp_path)
     assert falling(run) == {best: 0.27}
     assert verdict(run).startswith(f"Train longer before you choose: the training of {best}")

@@ -22,8 +22,8 @@ def test_they_follow_their_formulas():
 @pytest.mark.parametrize("word", ANNEALS)
 @pytest.mark.parametrize("steps", [1, 3, 100])
 def test_they_are_positive_at_most_one_and_end_close_to_one(word, steps):
-    found = factors(word, steps)
-    assert all(0 < x <= 1 for x in found) and found[-1] > 0.99
+    values = factors(word, steps)
+    assert all(0 < x <= 1 for x in values) and values[-1] > 0.99
 
 
 def test_an_unknown_word_is_refused():

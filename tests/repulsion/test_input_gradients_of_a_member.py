@@ -35,37 +35,37 @@ def gradients(likelihood: Any, targets: Tensor, *shape: int, weights: Tensor | N
     def values(outputs: Tensor) -> Tensor:
         return evidence(likelihood, outputs, targets, weights)
 
-    made = input_gradients(problem, point.params, point.buffers, X, values)
-    torch.testing.assert_close(made.outputs, problem.outputs(point.params, point.buffers, X)[0], rtol=0, atol=0)
-    return made.gradients, point.params["weight"]
+    member = input_gradients(problem, point.params, point.buffers, X, values)
+    torch.testing.assert_close(member.outputs, problem.outputs(point.params, point.buffers, X)[0], rtol=0, atol=0)
+    return member.gradients, point.params["weight"]
 
 
 def test_of_classes_the_true_one() -> None:
     y = torch.tensor([0, 2, 2, 0, 2])  # none of class 1
-    found, weight = gradients(bn.likelihoods.Categorical(), y, 3)
-    torch.testing.assert_close(found, weight[y].unsqueeze(0), rtol=0, atol=1e-15)
+    grads, weight = gradients(bn.likelihoods.Categorical(), y, 3)
+    torch.testing.assert_close(grads, weight[y].unsqueeze(0), rtol=0, atol=1e-15)
 
 
 def test_of_classes_at_places_the_sum_of_those_with_weight() -> None:
     y = torch.tensor([[0, 1], [2, 2], [1, 0], [0, 0], [1, 2]])
-    found, weight = gradients(bn.likelihoods.Categorical(), y, 2, 3)
-    torch.testing.assert_close(found[0], weight[0, y[:, 0]] + weight[1, y[:, 1]], rtol=0, atol=1e-14)
+    grads, weight = gradients(bn.likelihoods.Categorical(), y, 2, 3)
+    torch.testing.assert_close(grads[0], weight[0, y[:, 0]] + weight[1, y[:, 1]], rtol=0, atol=1e-14)
     mask = torch.tensor([[1.0, 0.0]]).expand(5, 2).double()
-    found, weight = gradients(bn.likelihoods.Categorical(), y, 2, 3, weights=mask)
-    torch.testing.assert_close(found[0], weight[0, y[:, 0]], rtol=0, atol=1e-14)
+    grads, weight = gradients(bn.likelihoods.Categorical(), y, 2, 3, weights=mask)
+    torch.testing.assert_close(grads[0], weight[0, y[:, 0]], rtol=0, atol=1e-14)
 
 
 def test_of_labels_the_sum_with_their_signs() -> None:
     y = torch.tensor([[0, 1], [1, 1], [0, 0], [1, 0], [1, 1]])
-    found, weight = gradients(bn.likelihoods.Bernoulli(), y, 2)
-    torch.testing.assert_close(found[0], (2 * y - 1).double() @ weight, rtol=0, atol=1e-14)
+    grads, weight = gradients(bn.likelihoods.Bernoulli(), y, 2)
+    torch.testing.assert_close(grads[0], (2 * y - 1).double() @ weight, rtol=0, atol=1e-14)
 
 
 def test_of_numbers_each_output_and_of_mean_and_noise_the_mean() -> None:
     y = torch.zeros(5, 2, dtype=torch.float64)
     for likelihood, outputs in ((bn.likelihoods.Gaussian(), 2), (bn.likelihoods.Heteroscedastic(), 4)):
-        found, weight = gradients(likelihood, y, outputs)
-        torch.testing.assert_close(found, weight[:2].unsqueeze(1).expand(2, 5, 4), rtol=0, atol=1e-15)
+        grads, weight = gradients(likelihood, y, outputs)
+        torch.testing.assert_close(grads, weight[:2].unsqueeze(1).expand(2, 5, 4), rtol=0, atol=1e-15)
 
 
 def test_weights_count_examples_or_their_elements() -> None:
@@ -89,9 +89,9 @@ def test_floating_inputs_of_a_dict_are_taken_in_a_row_and_ids_are_left_out() -> 
     problem = bn.Problem(Net, bn.likelihoods.Gaussian())
     point = problem.init(NOISE)
     inputs = {"a": torch.ones(5, 4), "ids": torch.zeros(5, dtype=torch.long), "b": torch.ones(5, 2, 3)}
-    found = input_gradients(problem, point.params, point.buffers, inputs, lambda outputs: outputs.T).gradients
+    grads = input_gradients(problem, point.params, point.buffers, inputs, lambda outputs: outputs.T).gradients
     expected = torch.cat([point.params["a.weight"], point.params["b.weight"]], 1)
-    torch.testing.assert_close(found, expected.expand(1, 5, 10))
+    torch.testing.assert_close(grads, expected.expand(1, 5, 10))
     assert flat_inputs(inputs).shape == (5, 10)
 
 

@@ -30,12 +30,12 @@ def test_values_and_slopes_are_those_of_the_formula(word, bandwidth):
     pieces, kernel = cloud(), Kernel(word, bandwidth)
     x, seen = flat(pieces), kernel.seen(pieces)
     h = bandwidth or float(median_bandwidth(squared_distances(pieces))) ** 0.5
-    found = kernel.pairs(seen)
+    pairs = kernel.pairs(seen)
     values = torch.stack([torch.stack([FORMULAS[word](a, b, h) for b in x]) for a in x])
-    torch.testing.assert_close(found.values, values, rtol=0, atol=1e-12)
+    torch.testing.assert_close(pairs.values, values, rtol=0, atol=1e-12)
     slope = torch.func.grad(lambda y, a: FORMULAS[word](y, a, h))
     slopes = torch.stack([sum(slope(y, a) for y in x) for a in x])
-    torch.testing.assert_close(flat(mixed(found.slopes, seen)), slopes, rtol=0, atol=1e-12)
+    torch.testing.assert_close(flat(mixed(pairs.slopes, seen)), slopes, rtol=0, atol=1e-12)
     other = cloud(3, seed=1)
     between = torch.stack([torch.stack([FORMULAS[word](a, b, h) for b in x]) for a in flat(other)])
     torch.testing.assert_close(kernel.between(kernel.seen(other, pieces), seen), between, rtol=0, atol=1e-12)
@@ -68,14 +68,14 @@ def test_members_close_together_far_from_zero_keep_their_distances_in_float32():
     members = centre + 1e-4 * torch.randn(6, 10_000, generator=generator)
     kernel = Kernel("rbf")
     exact = squared_distances([members.double()])
-    found = squared_distances(kernel.seen([members])).double()
+    squared = squared_distances(kernel.seen([members])).double()
     away = ~torch.eye(6, dtype=torch.bool)
-    assert ((found - exact) / exact)[away].abs().max() < 1e-4
+    assert ((squared - exact) / exact)[away].abs().max() < 1e-4
     naive = squared_distances([members]).double()  # from the members as they are, 1e-7 x 100^2 is all that is left
     assert ((naive - exact) / exact)[away].abs().max() > 1
-    found, exact = (kernel.pairs(kernel.seen([x])) for x in (members, members.double()))
+    single, exact = (kernel.pairs(kernel.seen([x])) for x in (members, members.double()))
     push, known = (
-        mixed(found.slopes, kernel.seen([members]))[0],
+        mixed(single.slopes, kernel.seen([members]))[0],
         mixed(exact.slopes, kernel.seen([members.double()]))[0],
     )
     assert float((push - known).norm() / known.norm()) < 1e-3

@@ -47,16 +47,16 @@ def settled(recipe: Any, exact: Conjugate, members: int, rate: float, steps: int
 def test_with_the_median_bandwidth_the_variance_of_svgd_is_the_known_one(members, expected):
     exact = conjugate(d=1, n=10)
     s2 = float(exact.covariance)
-    found = settled(SVGD(), exact, members, s2, 250, momentum=0.8)
-    assert float(found.var(correction=0)) / s2 == pytest.approx(expected, abs=0.004)
-    assert abs(float(found.mean() - exact.mean)) < 0.01 * s2**0.5
+    particles = settled(SVGD(), exact, members, s2, 250, momentum=0.8)
+    assert float(particles.var(correction=0)) / s2 == pytest.approx(expected, abs=0.004)
+    assert abs(float(particles.mean() - exact.mean)) < 0.01 * s2**0.5
 
 
 def test_one_member_more_than_parameters_is_exact_with_the_linear_kernel():
     exact = conjugate(d=2, n=6, noise=1.0, correlation=0.5)
-    found = settled(SVGD(kernel="linear"), exact, 3, 0.03, 400, momentum=0.8)
-    torch.testing.assert_close(found.mean(0), exact.mean, rtol=0, atol=1e-6)
-    torch.testing.assert_close(torch.cov(found.T, correction=0), exact.covariance, rtol=0, atol=1e-6)
+    particles = settled(SVGD(kernel="linear"), exact, 3, 0.03, 400, momentum=0.8)
+    torch.testing.assert_close(particles.mean(0), exact.mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.cov(particles.T, correction=0), exact.covariance, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("strength", [0.5, 2.0])
@@ -64,8 +64,8 @@ def test_repulsion_scales_the_variance_of_wgd(strength):
     exact = conjugate(d=1, n=10)
     s2 = float(exact.covariance)
     recipe = WGD(bandwidth=math.sqrt(0.2 * s2), repulsion=strength)
-    found = settled(recipe, exact, 100, 0.2 * s2 / strength, 150)
-    assert float(found.var(correction=0)) / s2 == pytest.approx(strength - 0.2, rel=0.05)  # C + h^2 = repulsion s^2
+    particles = settled(recipe, exact, 100, 0.2 * s2 / strength, 150)
+    assert float(particles.var(correction=0)) / s2 == pytest.approx(strength - 0.2, rel=0.05)  # C + h^2 = repulsion s^2
 
 
 def test_in_function_space_the_kernel_is_seen_through_the_inputs():
@@ -73,9 +73,9 @@ def test_in_function_space_the_kernel_is_seen_through_the_inputs():
     exact = conjugate(d=1, n=10)
     s2, square = float(exact.covariance), float(exact.data.inputs.square().sum())
     recipe = WGD(space="function", bandwidth=math.sqrt(0.3 * s2 * square))
-    found = settled(recipe, exact, 100, 0.3 * s2, 150)
-    assert float(found.var(correction=0)) / s2 == pytest.approx(0.7, abs=0.02)
-    assert abs(float(found.mean() - exact.mean)) < 0.02 * math.sqrt(s2)
+    particles = settled(recipe, exact, 100, 0.3 * s2, 150)
+    assert float(particles.var(correction=0)) / s2 == pytest.approx(0.7, abs=0.02)
+    assert abs(float(particles.mean() - exact.mean)) < 0.02 * math.sqrt(s2)
 
 
 def test_in_function_space_a_rotation_of_the_weights_changes_nothing():
@@ -106,12 +106,12 @@ def digits() -> Any:
 def test_members_on_digits_in_each_space(digits, cls, options, tmp_path):
     problem, train, test, accuracy = digits
     recipe = cls(epochs=15, optimizer=FAST, **options)
-    made = bn.fit(recipe, problem, train, members=4, engine=ENGINE)
-    assert bn.score(made, test)["accuracy"] > accuracy - 0.03
-    made.save(tmp_path / "made")
-    again = bn.load(tmp_path / "made", lambda: bn.networks.MLP(64, 10, hidden=(20,)))
+    posterior = bn.fit(recipe, problem, train, members=4, engine=ENGINE)
+    assert bn.score(posterior, test)["accuracy"] > accuracy - 0.03
+    posterior.save(tmp_path / "saved")
+    again = bn.load(tmp_path / "saved", lambda: bn.networks.MLP(64, 10, hidden=(20,)))
     assert again.recipe == recipe
-    assert torch.equal(again.predict(test.inputs[:20]).outputs, made.predict(test.inputs[:20]).outputs)
+    assert torch.equal(again.predict(test.inputs[:20]).outputs, posterior.predict(test.inputs[:20]).outputs)
 
 
 @BOTH

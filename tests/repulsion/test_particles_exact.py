@@ -84,10 +84,10 @@ def test_the_prior_of_weights_is_that_of_functions_where_these_are_linear():
     engine = bn.Engine(device="cpu", dtype=torch.float64, compile=False, progress=False)
     stein: Any = {"estimate": "sge", "kernel": "linear", "ridge": 1e-6, "optimizer": SGD(lr=0.3)}
     recipe = WGD(space="function", epochs=400, batch_size=None, **stein)
-    made = bn.fit(recipe, asked, data, members=data.n + 3, engine=engine)
-    found = made.predict(data.inputs).outputs[:, 0, :, 0]
+    posterior = bn.fit(recipe, asked, data, members=data.n + 3, engine=engine)
+    functions = posterior.predict(data.inputs).outputs[:, 0, :, 0]
     near, far = Features()(data.inputs), Features()(1.7 * data.inputs)
     k = 1.5**2 * near @ near.T + 0.5**2 * far @ far.T
     gain = torch.linalg.solve(k + torch.eye(data.n), k).T  # K (K + I)^-1
-    torch.testing.assert_close(found.mean(0), (gain @ data.targets)[:, 0], rtol=0, atol=1e-3)
-    torch.testing.assert_close(torch.cov(found.T, correction=0), gain, rtol=0, atol=1e-3)
+    torch.testing.assert_close(functions.mean(0), (gain @ data.targets)[:, 0], rtol=0, atol=1e-3)
+    torch.testing.assert_close(torch.cov(functions.T, correction=0), gain, rtol=0, atol=1e-3)

@@ -28,7 +28,7 @@ def test_it_is_what_the_potential_has_more_than_that_of_the_data(prior, temper, 
     grads, losses = {n: torch.ones_like(x) for n, x in params.items()}, torch.arange(M).double()
     nothing = torch.zeros(0)
     step = Step(Batch(nothing, nothing, nothing, torch.tensor(0), N), problem, Noise.seed(0), lift=Lift())
-    found, loss = with_prior(grads, losses, params, step, share)
+    total, loss = with_prior(grads, losses, params, step, share)
     for i in range(M):
         one, factor = take(params, i), float(share if isinstance(share, float) else share.expand(M)[i])
 
@@ -38,4 +38,4 @@ def test_it_is_what_the_potential_has_more_than_that_of_the_data(prior, temper, 
         slopes, value = torch.func.grad_and_value(energy)(one)
         assert float(loss[i]) == pytest.approx(float(i + value), abs=1e-12)
         for n, x in slopes.items():
-            torch.testing.assert_close(found[n][i], 1 + factor * x, rtol=0, atol=1e-12)
+            torch.testing.assert_close(total[n][i], 1 + factor * x, rtol=0, atol=1e-12)

@@ -73,15 +73,15 @@ def test_stein_estimates_find_the_score_of_a_normal(word):
 
 def test_ssge_finds_the_score_of_a_normal_away_from_the_draws():
     y = torch.linspace(-2, 4, 13, dtype=torch.float64)[:, None]
-    found = score_at([y], [normal(400) * 2 + 1], Kernel("rbf", 4.0), 0.1)[0]
-    assert float((found + (y - 1) / 4).abs().max()) < 0.2 * 0.5
+    scores = score_at([y], [normal(400) * 2 + 1], Kernel("rbf", 4.0), 0.1)[0]
+    assert float((scores + (y - 1) / 4).abs().max()) < 0.2 * 0.5
 
 
 @pytest.mark.parametrize("d", [1, 3])
 def test_few_fresh_draws_give_the_score_on_average(d):
     y, kernel, count = normal(50, d, seed=1), Kernel("rbf", wide=True), 300
-    found = torch.stack([score_at([y], [normal(10, d, seed=2 + i)], kernel, 0.1)[0] for i in range(count)]).mean(0)
-    slope = -(found * y).sum() / y.square().sum()
+    average = torch.stack([score_at([y], [normal(10, d, seed=2 + i)], kernel, 0.1)[0] for i in range(count)]).mean(0)
+    slope = -(average * y).sum() / y.square().sum()
     assert 0.75 < float(slope) < 1.25  # of a standard normal: 1
 
 
@@ -93,17 +93,17 @@ def test_sge_with_the_linear_kernel_is_the_score_of_the_normal_that_has_their_mo
 
 @pytest.mark.parametrize("square", [0.3, 0.5])
 def test_kde_settles_at_the_variance_less_that_of_the_kernel(square):
-    found = settled("kde", Kernel("rbf", math.sqrt(square)), 200, 0.3, 150)
-    assert float(found.var(correction=0)) == pytest.approx(1 - square, abs=0.008)  # 1 / M of it is discretisation
+    particles = settled("kde", Kernel("rbf", math.sqrt(square)), 200, 0.3, 150)
+    assert float(particles.var(correction=0)) == pytest.approx(1 - square, abs=0.008)  # 1 / M of it is discretisation
 
 
 @pytest.mark.parametrize(
     ("members", "expected"), [(10, 0.661), (50, 0.842), pytest.param(200, 0.903, marks=pytest.mark.slow)]
 )
 def test_kde_with_the_median_bandwidth_settles_at_the_known_variance(members, expected):
-    found = settled("kde", Kernel("rbf"), members, 0.07, 500)
-    assert float(found.var(correction=0)) == pytest.approx(expected, abs=0.003)
-    assert abs(float(found.mean())) < 0.003
+    particles = settled("kde", Kernel("rbf"), members, 0.07, 500)
+    assert float(particles.var(correction=0)) == pytest.approx(expected, abs=0.003)
+    assert abs(float(particles.mean())) < 0.003
 
 
 @pytest.mark.parametrize("members", [5, 20])
@@ -123,8 +123,8 @@ def test_stein_estimates_with_the_linear_kernel_settle_at_known_variances(member
 def test_a_singular_kernel_matrix_gives_finite_scores(word, ridge, kernel, dtype):
     for scale in (1e-6, 1.0, 1e3):
         x = scale * normal(3, 4).to(dtype)[[0, 1, 1, 1, 2, 0]]  # a member three times, one twice
-        found = score(word, x, kernel, ridge)
-        assert torch.isfinite(found).all()
+        scores = score(word, x, kernel, ridge)
+        assert torch.isfinite(scores).all()
         if kernel.word != "linear":
             assert torch.isfinite(score(word, torch.ones_like(x), kernel, ridge)).all()
             push = score(word, torch.ones_like(x), kernel, ridge)

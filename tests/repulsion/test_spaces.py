@@ -106,12 +106,12 @@ def dense(recipe: Any, z: Tensor, force: Tensor) -> Tensor:
 @BOTH
 def test_weights_follow_the_formula(cls):
     recipe, asked, given = cls(repulsion=1.7, **KERNEL), problem(temperature=0.5), batch()
-    found, info = direction(recipe, asked, given)
+    gradient, info = direction(recipe, asked, given)
     grads, plain = as_MAP(asked, given)
     state, _ = state_of(asked, recipe)
     z, scale = ravel(state.params, 1), N / 0.5
     expected = -dense(recipe, z, -ravel(grads, 1) * scale) / scale
-    torch.testing.assert_close(ravel(found, 1), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ravel(gradient, 1), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(info.loss, plain.loss, rtol=0, atol=1e-12)
 
 
@@ -123,7 +123,7 @@ def test_functions_follow_the_formula(cls, extra, draws):
         problem(temperature=0.5),
         batch(),
     )
-    found, info = direction(recipe, asked, given)
+    gradient, info = direction(recipe, asked, given)
     state, noise = state_of(asked, recipe)
     common = Noise(noise.key[0])
     x = given.inputs
@@ -156,14 +156,14 @@ def test_functions_follow_the_formula(cls, extra, draws):
         jacobian = torch.func.jacrev(lambda v, params=params: outputs(unravel(v, params)))(ravel(params))
         own = ravel(torch.func.grad(lambda p, i=i: log_likelihood(z[i], p))(params))
         rows.append(phi[i] @ jacobian + own + (pull[i] if draws == 0 else 0))
-    torch.testing.assert_close(ravel(found, 1), -torch.stack(rows) / (N / 0.5), rtol=0, atol=1e-11)
+    torch.testing.assert_close(ravel(gradient, 1), -torch.stack(rows) / (N / 0.5), rtol=0, atol=1e-11)
     torch.testing.assert_close(info.loss, as_MAP(asked, given)[1].loss, rtol=0, atol=1e-12)
 
 
 @BOTH
 def test_features_follow_the_formula(cls):
     recipe, asked, given = cls(space="features", layer="1", **KERNEL), problem(), batch()
-    found, info = direction(recipe, asked, given)
+    gradient, info = direction(recipe, asked, given)
     grads, plain = as_MAP(asked, given)
     state, _ = state_of(asked, recipe)
 
@@ -185,7 +185,7 @@ def test_features_follow_the_formula(cls):
         params = take(state.params, i)
         jacobian = torch.func.jacrev(lambda v, params=params: hidden(unravel(v, params)))(ravel(params))
         expected = rows[i] * ravel(take(grads, i)) - change[i] @ jacobian / N
-        torch.testing.assert_close(ravel(take(found, i)), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(ravel(take(gradient, i)), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(info.loss, plain.loss, rtol=0, atol=1e-12)
 
 
@@ -196,9 +196,9 @@ def test_one_member_is_MAP(cls, space, more):
     if cls is WGD:
         more = more | {"estimate": "ssge"}
     asked, given = problem(Noisy), batch()
-    found, info = direction(cls(**space | ({"layer": "2"} if "layer" in space else {}), **more), asked, given, 1)
+    gradient, info = direction(cls(**space | ({"layer": "2"} if "layer" in space else {}), **more), asked, given, 1)
     grads, plain = as_MAP(asked, given, 1)
-    for a, b in zip(leaves((found, info.loss, info.buffers)), leaves((grads, plain.loss, plain.buffers))):
+    for a, b in zip(leaves((gradient, info.loss, info.buffers)), leaves((grads, plain.loss, plain.buffers))):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
 
 
@@ -220,8 +220,8 @@ def test_equal_members_do_not_repel_each_other(space, kernel, estimate):
     asked, given = recipe.adapt(problem()), batch()
     state, noise = state_of(asked, recipe)
     equal = tree_map(lambda x: x[:1].expand_as(x).contiguous(), state)
-    found, plain = (r.gradient(equal, Step(given, asked, noise, lift=Lift()))[0] for r in (recipe, weak))
-    for a, b in zip(leaves(found), leaves(plain)):
+    repelled, plain = (r.gradient(equal, Step(given, asked, noise, lift=Lift()))[0] for r in (recipe, weak))
+    for a, b in zip(leaves(repelled), leaves(plain)):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 

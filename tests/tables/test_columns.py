@@ -12,9 +12,9 @@ NAN = np.nan
 
 
 def text(*cells):
-    found = np.empty(len(cells), object)
-    found[:] = cells
-    return found
+    array = np.empty(len(cells), object)
+    array[:] = cells
+    return array
 
 
 def test_numbers_are_standardised_by_what_they_were_fitted_to():

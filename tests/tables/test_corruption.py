@@ -58,13 +58,13 @@ def test_one_number_of_each_row_leaves_the_range_of_training(shops):
     low, high = train.amin(0), train.amax(0)
     numbers = [0, 1]
     for severity in (1, 5):
-        found = RowCorruption.of(train, encoder.columns).corrupt(test, "range", severity)
-        outside = (found < low) | (found > high)
+        corrupted = RowCorruption.of(train, encoder.columns).corrupt(test, "range", severity)
+        outside = (corrupted < low) | (corrupted > high)
         inside_before = ~((test < low) | (test > high))
         assert bool(outside[:, numbers].any(1).all())
-        changed = found != test
+        changed = corrupted != test
         assert bool((changed.sum(1) <= 1).all()) and not changed[:, 2:].any()
-        beyond = torch.where(found > high, found - high, low - found)[outside & changed & inside_before]
+        beyond = torch.where(corrupted > high, corrupted - high, low - corrupted)[outside & changed & inside_before]
         spans = (high - low)[numbers]
         size = SEVERITIES["range"][severity - 1]
         assert beyond.min() >= size * spans.min() * 0.999 and beyond.max() <= size * spans.max() * 1.001
@@ -73,27 +73,27 @@ def test_one_number_of_each_row_leaves_the_range_of_training(shops):
 def test_missing_cells_are_filled_and_flagged_as_those_of_files(shops):
     encoder, train, test = shops
     at = places(encoder)
-    found = RowCorruption.of(train, encoder.columns).corrupt(test, "missing", 5)
-    gone = (found != test)[:, at["area"]].any(1)
+    corrupted = RowCorruption.of(train, encoder.columns).corrupt(test, "missing", 5)
+    gone = (corrupted != test)[:, at["area"]].any(1)
     assert gone.float().mean().item() == pytest.approx(0.5, abs=4 * 0.5 / 1500**0.5)
-    assert torch.allclose(found[gone, 0], train[:, 0].median(), atol=1e-6)
-    town = found[(found != test)[:, at["town"]].any(1)][:, at["town"]]
+    assert torch.allclose(corrupted[gone, 0], train[:, 0].median(), atol=1e-6)
+    town = corrupted[(corrupted != test)[:, at["town"]].any(1)][:, at["town"]]
     assert torch.equal(town, torch.tensor([[0.0, 1.0, 0.0]]).expand_as(town))  # Bow, the most frequent
     flag = at["sales"].stop - 1
     was_there = test[:, flag] == 0
-    filled = found[:, flag] == 1
+    filled = corrupted[:, flag] == 1
     assert (filled & was_there).any() and torch.allclose(
-        found[filled & was_there, at["sales"].start], train[:, at["sales"].start].median(), atol=1e-6
+        corrupted[filled & was_there, at["sales"].start], train[:, at["sales"].start].median(), atol=1e-6
     )
 
 
 def test_swapped_cells_are_those_of_other_rows(shops):
     encoder, train, test = shops
-    found = RowCorruption.of(train, encoder.columns).corrupt(test, "swap", 5)
+    corrupted = RowCorruption.of(train, encoder.columns).corrupt(test, "swap", 5)
     for name, own in places(encoder).items():
         known = {tuple(row) for row in test[:, own].tolist()}
-        assert {tuple(row) for row in found[:, own].tolist()} <= known, name
-    share = (found[:, 0] != test[:, 0]).float().mean().item()
+        assert {tuple(row) for row in corrupted[:, own].tolist()} <= known, name
+    share = (corrupted[:, 0] != test[:, 0]).float().mean().item()
     assert share == pytest.approx(0.5, abs=4 * 0.5 / 1500**0.5)
 
 
@@ -108,8 +108,8 @@ def test_corruptions_are_the_same_again_and_leave_what_they_are_given(shops, nam
 
 def test_without_columns_inputs_with_more_than_two_values_are_numbers():
     x = torch.cat([torch.randn(200, 2), (torch.rand(200, 1) < 0.3).float()], 1)
-    found = RowCorruption.of(x).corrupt(x, "noise", 5)
-    assert (found != x)[:, :2].all() and not (found != x)[:, 2].any()
+    corrupted = RowCorruption.of(x).corrupt(x, "noise", 5)
+    assert (corrupted != x)[:, :2].all() and not (corrupted != x)[:, 2].any()
     flags = (torch.rand(50, 2) < 0.5).float()
     assert torch.equal(RowCorruption.of(flags).corrupt(flags, "range", 3), flags)  # nothing has a range
 

@@ -19,9 +19,9 @@ def table(**columns):
     return Table("t.csv", {name: np.array([*map(str, values)], object) for name, values in columns.items()})
 
 
-def rows_of(made, rules, fractions=PARTS, classes=None, say=quiet):
-    inputs = {name: values for name, values in made.columns.items() if name != "y"}
-    return cut(made, rules, fractions, classes, inputs, 0, say)
+def rows_of(sheet, rules, fractions=PARTS, classes=None, say=quiet):
+    inputs = {name: values for name, values in sheet.columns.items() if name != "y"}
+    return cut(sheet, rules, fractions, classes, inputs, 0, say)
 
 
 def whole(rows, n):
@@ -31,9 +31,9 @@ def whole(rows, n):
 
 def test_by_time_the_earliest_train_and_the_latest_test():
     days = np.random.default_rng(0).permutation(200) // 2  # each day twice
-    made = table(day=np.datetime64("2024-01-01") + days, y=range(200))
+    sheet = table(day=np.datetime64("2024-01-01") + days, y=range(200))
     for rules in (Rules(split="time"), Rules(split="time:day")):
-        rows = rows_of(made, rules)
+        rows = rows_of(sheet, rules)
         assert whole(rows, 200) and [len(part) for part in rows] == [120, 40, 40]
         assert days[rows[0]].max() < days[rows[1]].min() and days[rows[1]].max() < days[rows[2]].min()
     by_number = rows_of(table(year=days, y=range(200)), Rules(split="time:year"))
@@ -41,8 +41,8 @@ def test_by_time_the_earliest_train_and_the_latest_test():
 
 
 def test_by_time_with_few_times_every_part_has_some():
-    made = table(day=np.datetime64("2024-01-01") + np.array([0] * 17 + [1] + [2] * 2), y=range(20))
-    assert [len(part) for part in rows_of(made, Rules(split="time"))] == [17, 1, 2]
+    sheet = table(day=np.datetime64("2024-01-01") + np.array([0] * 17 + [1] + [2] * 2), y=range(20))
+    assert [len(part) for part in rows_of(sheet, Rules(split="time"))] == [17, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -80,22 +80,22 @@ def test_by_group_no_group_is_on_two_sides(count):
 
 
 def test_the_column_that_groups_is_no_input():
-    made = table(person=[f"p{i % 9}" for i in range(60)], x=np.arange(60) % 7, y=np.arange(60) / 3)
+    sheet = table(person=[f"p{i % 9}" for i in range(60)], x=np.arange(60) % 7, y=np.arange(60) / 3)
     said = []
-    encoder, _ = fit_table(made, "y", Rules(split="group:person"), say=said.append)
+    encoder, _ = fit_table(sheet, "y", Rules(split="group:person"), say=said.append)
     assert encoder.features == ("x",) and encoder.unused == ("person",)
     assert "column 'person' is left out: rows are grouped by it" in said[0]
-    encoder, _ = fit_table(made, "y", Rules(split="group:person", keep=("person",), unseen="other"), say=quiet)
+    encoder, _ = fit_table(sheet, "y", Rules(split="group:person", keep=("person",), unseen="other"), say=quiet)
     assert "person = p0" in encoder.features
 
 
 def test_as_a_column_says():
     words = ["train"] * 6 + ["Validation"] * 2 + ["TEST"] * 2
-    made = table(part=words, y=range(10))
-    rows = rows_of(made, Rules(split="column:part"))
+    sheet = table(part=words, y=range(10))
+    rows = rows_of(sheet, Rules(split="column:part"))
     assert [sorted(part.tolist()) for part in rows] == [[0, 1, 2, 3, 4, 5], [6, 7], [8, 9]]
     said = []
-    rows = rows_of(made, Rules(split="column:part"), (0.9, 0.1), say=said.append)  # as `basinet fit` asks
+    rows = rows_of(sheet, Rules(split="column:part"), (0.9, 0.1), say=said.append)  # as `basinet fit` asks
     assert [len(part) for part in rows] == [6, 2] and "2 rows that 'part' calls test are left out" in said[0]
     said = []
     rows = rows_of(table(part=["train"] * 8 + ["test"] * 2, y=range(10)), Rules(split="column:part"), say=said.append)
@@ -106,13 +106,13 @@ def test_copies_stay_on_one_side_when_asked_and_are_told_when_not():
     r = np.random.default_rng(2)
     x = np.repeat(r.normal(size=40), 5)  # each row five times, labels at random
     y = np.repeat(r.integers(2, size=40), 5)
-    made = table(x=x, y=y)
+    sheet = table(x=x, y=y)
     said = []
-    _, parts = fit_table(made, "y", say=said.append)
+    _, parts = fit_table(sheet, "y", say=said.append)
     assert not set(parts[0].inputs[:, 0].tolist()).isdisjoint(parts[2].inputs[:, 0].tolist())
     assert "160 of 200 rows are copies of others" in said[-1] and "--group-duplicates" in said[-1]
     said = []
-    _, parts = fit_table(made, "y", Rules(group_duplicates=True), say=said.append)
+    _, parts = fit_table(sheet, "y", Rules(group_duplicates=True), say=said.append)
     assert set(parts[0].inputs[:, 0].tolist()).isdisjoint(parts[2].inputs[:, 0].tolist()) and not said
     for part in parts:
         assert 0.3 < part.targets.double().mean() < 0.7  # classes in proportion
@@ -131,8 +131,8 @@ def test_equal_rows_are_found_in_columns_of_every_kind():
 
 
 def test_the_same_seed_gives_the_same_rows():
-    made = table(person=np.arange(90) % 30, y=range(90))
-    first, again = (rows_of(made, Rules(split="group:person")) for _ in range(2))
+    sheet = table(person=np.arange(90) % 30, y=range(90))
+    first, again = (rows_of(sheet, Rules(split="group:person")) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
     assert not np.array_equal(first[0], np.sort(first[0]))  # shuffled, so that the first k are any k
 

@@ -17,25 +17,27 @@ def file_of(tmp_path, lines):
 
 def test_decimal_commas_are_read_and_told(tmp_path):
     lines = ["size;price;city", *(f"{i % 9},{i % 10}5;1,{i + 100};Bern" for i in range(30))]
-    made = read_table(file_of(tmp_path, lines))
-    np.testing.assert_allclose(numbers(made.columns["size"], "size"), [i % 9 + (i % 10) / 10 + 0.05 for i in range(30)])
-    assert numbers(made.columns["price"], "price")[0] == 1.1  # 1,100 alone would be in doubt
-    assert made.columns["city"][0] == "Bern" and "(1,5 is 1.5) in 'size', 'price'" in made.notes[0]
+    table = read_table(file_of(tmp_path, lines))
+    np.testing.assert_allclose(
+        numbers(table.columns["size"], "size"), [i % 9 + (i % 10) / 10 + 0.05 for i in range(30)]
+    )
+    assert numbers(table.columns["price"], "price")[0] == 1.1  # 1,100 alone would be in doubt
+    assert table.columns["city"][0] == "Bern" and "(1,5 is 1.5) in 'size', 'price'" in table.notes[0]
     said = []
-    encoder, _ = fit_table(made, "price", say=said.append)
-    assert encoder.features == ("size",) and said[0] == made.notes[0]
+    encoder, _ = fit_table(table, "price", say=said.append)
+    assert encoder.features == ("size",) and said[0] == table.notes[0]
 
 
 def test_commas_in_doubt_are_refused_unless_they_are_names(tmp_path):
     lines = ["size;price", *(f"{i + 1},{100 + i};{i / 7}" for i in range(30))]
-    made = read_table(file_of(tmp_path, lines))
+    table = read_table(file_of(tmp_path, lines))
     with pytest.raises(ValueError, match=r"column 'size': .* got '1,100' in row 1: is its comma a decimal one"):
-        fit_table(made, "price", say=lambda line: None)
+        fit_table(table, "price", say=lambda line: None)
     twice = read_table(file_of(tmp_path, ["size;price", *(f"{i % 3 + 1},100;{i / 7}" for i in range(30))]))
     encoder, _ = fit_table(twice, "price", Rules(categories=("size",)), say=lambda line: None)
     assert encoder.features == ("size = 1,100", "size = 2,100", "size = 3,100")
     with pytest.raises(ValueError, match=r"target 'size': .* is its comma a decimal one"):
-        fit_table(made, "size", say=lambda line: None)
+        fit_table(table, "size", say=lambda line: None)
 
 
 def test_quoted_thousands_are_refused(tmp_path):
@@ -52,5 +54,5 @@ def test_text_among_decimal_commas_is_found(tmp_path):
 
 def test_lists_of_words_stay_text(tmp_path):
     lines = ["tags;y", *(f"{'a,b' if i % 2 else 'b,c'};{i / 7}" for i in range(30))]
-    made = read_table(file_of(tmp_path, lines))
-    assert made.columns["tags"][0] == "b,c" and made.notes == ()
+    table = read_table(file_of(tmp_path, lines))
+    assert table.columns["tags"][0] == "b,c" and table.notes == ()

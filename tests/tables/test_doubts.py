@@ -15,9 +15,9 @@ def table(**columns):
     return Table("t.csv", {name: np.array([*map(str, values)], object) for name, values in columns.items()})
 
 
-def said_of(made, rules=None):
+def said_of(sheet, rules=None):
     said = []
-    fit_table(made, "y", rules or Rules(split="random"), say=said.append)
+    fit_table(sheet, "y", rules or Rules(split="random"), say=said.append)
     return said
 
 
@@ -87,13 +87,13 @@ def test_a_column_that_separates_the_classes_is_told():
     ],
 )
 def test_a_target_of_few_numbers_asks_what_they_are(target, message):
-    made = table(x=np.arange(30) % 7, y=[target[i % len(target)] for i in range(30)])
-    lines = [line for line in said_of(made) if "target 'y'" in line]
+    sheet = table(x=np.arange(30) % 7, y=[target[i % len(target)] for i in range(30)])
+    lines = [line for line in said_of(sheet) if "target 'y'" in line]
     assert len(lines) == (message is not None)
     for words in (message or "").split("{}") if lines else ():
         assert words in lines[0]
     kind = "classes" if isinstance(target[0], str) else "real"
-    assert not any("target 'y'" in line for line in said_of(made, Rules(kind=kind)))
+    assert not any("target 'y'" in line for line in said_of(sheet, Rules(kind=kind)))
 
 
 def test_a_constant_target_is_refused():
@@ -118,14 +118,14 @@ def test_heavy_tails_are_told():
 def test_a_row_without_inputs_is_told():
     cells = np.array([str(i % 7) for i in range(30)], object)
     cells[4] = None
-    made = Table("t.csv", {"x": cells, "y": np.array([str(i / 3) for i in range(30)], object)})
-    assert any("1 row (the first is 5) has no input" in line for line in said_of(made, Rules(missing="impute")))
+    sheet = Table("t.csv", {"x": cells, "y": np.array([str(i / 3) for i in range(30)], object)})
+    assert any("1 row (the first is 5) has no input" in line for line in said_of(sheet, Rules(missing="impute")))
 
 
 def test_ten_thousand_categories_are_refused_with_what_to_do():
-    made = table(code=[f"k{i // 2}" for i in range(20_000)], y=np.arange(20_000) / 7)
+    sheet = table(code=[f"k{i // 2}" for i in range(20_000)], y=np.arange(20_000) / 7)
     with pytest.raises(ValueError, match=r"at most 1,000 .* got 10,000; let rare values share") as error:
-        said_of(made)
+        said_of(sheet)
     assert "--drop code" in str(error.value) and len(str(error.value)) < 400
 
 

@@ -41,11 +41,11 @@ def houses(tmp_path):
 
 
 def table(**columns):
-    made = {}
+    arrays = {}
     for name, cells in columns.items():
-        made[name] = np.empty(len(cells), object)
-        made[name][:] = cells
-    return Table("t.csv", made)
+        arrays[name] = np.empty(len(cells), object)
+        arrays[name][:] = cells
+    return Table("t.csv", arrays)
 
 
 def quiet(line):
@@ -144,17 +144,17 @@ def test_missing_cells_are_refused_by_name_and_count_or_imputed(tmp_path):
 
 
 def test_columns_are_kept_dropped_or_made_categories_as_asked():
-    made = table(n=[str(i) for i in range(20)], k=[str(i % 3) for i in range(20)], y=[str(i * i) for i in range(20)])
-    encoder, _ = fit_table(made, "y", Rules(keep=("n",), categories=("k",)), say=quiet)
+    sheet = table(n=[str(i) for i in range(20)], k=[str(i % 3) for i in range(20)], y=[str(i * i) for i in range(20)])
+    encoder, _ = fit_table(sheet, "y", Rules(keep=("n",), categories=("k",)), say=quiet)
     assert encoder.features == ("n", "k = 0", "k = 1", "k = 2")
-    encoder, _ = fit_table(made, "y", Rules(drop=("n",)), say=quiet)
+    encoder, _ = fit_table(sheet, "y", Rules(drop=("n",)), say=quiet)
     assert (encoder.features, encoder.unused) == (("k",), ("n",))
     with pytest.raises(ValueError, match=r"from, got none: column 'n' is left out: its whole numbers increase"):
-        fit_table(made, "y", Rules(drop=("k",)), say=quiet)
+        fit_table(sheet, "y", Rules(drop=("k",)), say=quiet)
     with pytest.raises(ValueError, match="there is no column 'm'"):
-        fit_table(made, "y", Rules(keep=("m",)), say=quiet)
+        fit_table(sheet, "y", Rules(keep=("m",)), say=quiet)
     with pytest.raises(ValueError, match="got the target 'y' among them"):
-        fit_table(made, "y", Rules(drop=("y",)), say=quiet)
+        fit_table(sheet, "y", Rules(drop=("y",)), say=quiet)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_columns_are_kept_dropped_or_made_categories_as_asked():
 )
 def test_columns_that_tell_nothing_are_left_out_with_a_line(cells, reason):
     said = []
-    made = table(a=cells, b=[str(i % 4) for i in range(10)], y=[str(i / 3) for i in range(10)])
-    encoder, _ = fit_table(made, "y", Rules(split="random"), say=said.append)
+    sheet = table(a=cells, b=[str(i % 4) for i in range(10)], y=[str(i / 3) for i in range(10)])
+    encoder, _ = fit_table(sheet, "y", Rules(split="random"), say=said.append)
     assert [reason in line for line in said] == ([True] if reason else [])
     assert encoder.unused == (("a",) if reason else ())
 
@@ -196,8 +196,8 @@ def test_columns_that_tell_nothing_are_left_out_with_a_line(cells, reason):
     ],
 )
 def test_the_target_decides_what_it_is_unless_told(cells, kind, expected):
-    made = table(a=[str(i % 7) for i in range(len(cells))], y=cells)
-    encoder, parts = fit_table(made, "y", Rules(kind=kind))
+    sheet = table(a=[str(i % 7) for i in range(len(cells))], y=cells)
+    encoder, parts = fit_table(sheet, "y", Rules(kind=kind))
     assert encoder.class_names == expected
     assert isinstance(encoder.target, Real if expected is None else Classes)
     assert sum(part.n for part in parts) == len(cells)
@@ -220,9 +220,9 @@ def test_the_target_decides_what_it_is_unless_told(cells, kind, expected):
     ],
 )
 def test_targets_that_cannot_be_learned_are_refused(cells, kind, message):
-    made = table(a=[str(i % 3) for i in range(len(cells))], y=cells)
+    sheet = table(a=[str(i % 3) for i in range(len(cells))], y=cells)
     with pytest.raises(ValueError, match=f"t.csv: target 'y': .*{message}"):
-        fit_table(made, "y", Rules(kind=kind))
+        fit_table(sheet, "y", Rules(kind=kind))
 
 
 def test_a_missing_target_column_says_which_there_are(houses):
@@ -233,20 +233,20 @@ def test_a_missing_target_column_says_which_there_are(houses):
 
 
 def test_a_typing_error_in_a_column_of_numbers_is_found():
-    made = table(a=[str(i % 7) for i in range(29)] + ["7o"], y=[str(i / 2) for i in range(30)])
+    sheet = table(a=[str(i % 7) for i in range(29)] + ["7o"], y=[str(i / 2) for i in range(30)])
     with pytest.raises(ValueError, match=r"column 'a': expected numbers, as most are \(.*\), got '7o' in row 30"):
-        fit_table(made, "y")
-    assert len(fit_table(made, "y", Rules(categories=("a",)))[0].features) == 8
+        fit_table(sheet, "y")
+    assert len(fit_table(sheet, "y", Rules(categories=("a",)))[0].features) == 8
 
 
 def test_ten_rows_and_fewer():
-    def made(n):
+    def of_rows(n):
         return table(a=[str(i / 3) for i in range(n)], y=[str(i * i / 2) for i in range(n)])
 
-    assert [part.n for part in fit_table(made(10), "y")[1]] == [6, 2, 2]
-    assert [part.n for part in fit_table(made(5), "y")[1]] == [3, 1, 1]
+    assert [part.n for part in fit_table(of_rows(10), "y")[1]] == [6, 2, 2]
+    assert [part.n for part in fit_table(of_rows(5), "y")[1]] == [3, 1, 1]
     with pytest.raises(ValueError, match=r"expected at least 5 rows .* got 4"):
-        fit_table(made(4), "y")
+        fit_table(of_rows(4), "y")
 
 
 def test_ten_thousand_classes_and_too_many_categories():
@@ -273,9 +273,9 @@ def test_rules_refuse_what_they_do_not_know():
 
 def test_order_does_not_matter_and_new_columns_are_ignored(houses):
     _, encoder = load_table(houses, "price", say=quiet)
-    found = read_table(houses)
-    turned = Table("new.csv", {"extra": found.columns["id"], **dict(reversed(found.columns.items()))})
-    assert torch.equal(encoder.inputs(turned), encoder.inputs(found))
+    sheet = read_table(houses)
+    turned = Table("new.csv", {"extra": sheet.columns["id"], **dict(reversed(sheet.columns.items()))})
+    assert torch.equal(encoder.inputs(turned), encoder.inputs(sheet))
     assert encoder.strangers(turned) == ("extra",)
 
 
@@ -298,6 +298,6 @@ def test_what_is_not_as_in_training_is_named(houses):
 
 
 def test_a_typing_error_does_not_make_distinct_numbers_an_identifier():
-    made = table(a=[str(i / 7) for i in range(29)] + ["4,1"], y=[str(i / 2) for i in range(30)])
+    sheet = table(a=[str(i / 7) for i in range(29)] + ["4,1"], y=[str(i / 2) for i in range(30)])
     with pytest.raises(ValueError, match=r"expected numbers, as most are .*got '4,1' in row 30"):
-        fit_table(made, "y", say=quiet)
+        fit_table(sheet, "y", say=quiet)

@@ -12,9 +12,9 @@ from basinet.tables.values import dates, missing, not_numbers, numbers, texts, t
 
 
 def column(*cells):
-    found = np.empty(len(cells), object)
-    found[:] = cells
-    return found
+    array = np.empty(len(cells), object)
+    array[:] = cells
+    return array
 
 
 # What text means
@@ -38,9 +38,9 @@ def column(*cells):
     ],
 )
 def test_text_becomes_what_all_of_it_means(cells, kind, expected):
-    found = typed(column(*cells))
-    assert found.dtype.kind == kind
-    np.testing.assert_array_equal(found, np.array(expected, found.dtype))
+    values = typed(column(*cells))
+    assert values.dtype.kind == kind
+    np.testing.assert_array_equal(values, np.array(expected, values.dtype))
 
 
 def test_what_is_typed_stays():
@@ -152,9 +152,9 @@ def test_npz_kinds(tmp_path):
     big = np.array([2**63, 1], np.uint64)
     day = np.array(["2020-01-01", "NaT"], "M8[D]")
     np.savez(path, a=big, b=np.array(["x", ""]), c=np.array([b"y", b"NA"]), d=day, e=np.array([True, False]))
-    found = read_table(path).columns
-    assert [found[k].dtype.str[1:] for k in "abcde"] == ["f8", "O", "O", "M8[us]", "b1"]
-    assert (found["b"].tolist(), found["c"].tolist()) == (["x", None], ["y", None])
+    columns = read_table(path).columns
+    assert [columns[k].dtype.str[1:] for k in "abcde"] == ["f8", "O", "O", "M8[us]", "b1"]
+    assert (columns["b"].tolist(), columns["c"].tolist()) == (["x", None], ["y", None])
 
 
 @pytest.mark.parametrize(
@@ -203,15 +203,15 @@ def test_parquet(tmp_path):
         "n": arrow.nulls(3),
     }
     parquet.write_table(arrow.table(columns), path)
-    found = read_table(path).columns
-    np.testing.assert_array_equal(found["i"], [1, 2, np.nan])
-    np.testing.assert_array_equal(found["z"], [1.25, np.nan, 2.0])
-    np.testing.assert_array_equal(found["m"], [1.0, np.nan, 1.0])
-    assert found["b"].dtype == bool
-    assert (found["s"].tolist(), found["c"].tolist()) == (["x", None, "y"], ["u", "v", "u"])
-    np.testing.assert_array_equal(found["d"], np.array(["2020-01-02", "NaT", "2020-01-03"], "M8[us]"))
-    np.testing.assert_array_equal(found["t"], np.array(["1970-01-01T00:00:01", "NaT", "1970-01-01"], "M8[us]"))
-    assert found["n"].tolist() == [None] * 3
+    loaded = read_table(path).columns
+    np.testing.assert_array_equal(loaded["i"], [1, 2, np.nan])
+    np.testing.assert_array_equal(loaded["z"], [1.25, np.nan, 2.0])
+    np.testing.assert_array_equal(loaded["m"], [1.0, np.nan, 1.0])
+    assert loaded["b"].dtype == bool
+    assert (loaded["s"].tolist(), loaded["c"].tolist()) == (["x", None, "y"], ["u", "v", "u"])
+    np.testing.assert_array_equal(loaded["d"], np.array(["2020-01-02", "NaT", "2020-01-03"], "M8[us]"))
+    np.testing.assert_array_equal(loaded["t"], np.array(["1970-01-01T00:00:01", "NaT", "1970-01-01"], "M8[us]"))
+    assert loaded["n"].tolist() == [None] * 3
     parquet.write_table(arrow.table({"l": [[1], [2]]}), path)
     with pytest.raises(ValueError, match="column 'l': expected numbers, text, booleans or dates, got list"):
         read_table(path)
@@ -233,9 +233,9 @@ def test_what_is_written_is_read_back(tmp_path, ending):
         pytest.importorskip("pyarrow")
     columns = {"class": ["a, b", 'c"'], "p": np.array([1 / 3, 1e-300])}
     write_table(columns, tmp_path / f"t{ending}")
-    found = read_table(tmp_path / f"t{ending}").columns
-    assert found["class"].tolist() == columns["class"]
-    np.testing.assert_allclose(numbers(found["p"], "p"), columns["p"], rtol=1e-8)
+    back = read_table(tmp_path / f"t{ending}").columns
+    assert back["class"].tolist() == columns["class"]
+    np.testing.assert_allclose(numbers(back["p"], "p"), columns["p"], rtol=1e-8)
     with pytest.raises(ValueError, match=r"ends in .csv or .parquet, got '.txt'"):
         write_table(columns, tmp_path / "t.txt")
 

@@ -26,16 +26,16 @@ def predictives() -> tuple[RealPredictive, RealPredictive, torch.Tensor]:
 
 def test_scores_in_units_are_those_of_the_predictive_in_units():
     inside, outside, y = predictives()
-    found = Real(name="y", mean=SHIFT, sd=SCALE).scores(bn.score(inside, y))
+    scores = Real(name="y", mean=SHIFT, sd=SCALE).scores(bn.score(inside, y))
     expected = bn.score(outside, SHIFT + SCALE * y)
     known = {"n", "nll", "rmse", "crps", "coverage_90", "variance", "aleatoric", "epistemic", "between", "within"}
-    assert known <= found.keys()
-    assert {k: found[k] for k in known} == pytest.approx({k: expected[k] for k in known}, rel=1e-9)
+    assert known <= scores.keys()
+    assert {k: scores[k] for k in known} == pytest.approx({k: expected[k] for k in known}, rel=1e-9)
 
 
 def test_predictions_in_units_are_those_of_the_predictive_in_units():
     inside, outside, _ = predictives()
-    found = Real(name="y", mean=SHIFT, sd=SCALE).predictions(inside, 0.8)
+    predictions = Real(name="y", mean=SHIFT, sd=SCALE).predictions(inside, 0.8)
     low, high = outside.interval(0.8)
     expected = {
         "mean": outside.mean,
@@ -45,10 +45,10 @@ def test_predictions_in_units_are_those_of_the_predictive_in_units():
         "low": low,
         "high": high,
     }
-    assert list(found) == list(expected)
+    assert list(predictions) == list(expected)
     for name, x in expected.items():
-        assert found[name].shape == (50,)
-        np.testing.assert_allclose(found[name], x[:, 0], rtol=1e-9)
+        assert predictions[name].shape == (50,)
+        np.testing.assert_allclose(predictions[name], x[:, 0], rtol=1e-9)
 
 
 def test_real_targets_are_standardised_by_what_they_were_fitted_to():
@@ -63,8 +63,8 @@ def test_real_targets_are_standardised_by_what_they_were_fitted_to():
 
 def test_classes_are_names():
     target = Classes(name="y", values=("no", "yes"))
-    found = np.array(["yes", "no"], object)
-    assert target.encode(found, "y").tolist() == [1, 0]
+    names = np.array(["yes", "no"], object)
+    assert target.encode(names, "y").tolist() == [1, 0]
     with pytest.raises(ValueError, match=r"classes that were there in training \('no', 'yes'\), got 'maybe' in row 3"):
         target.encode(np.array(["yes", "no", "maybe"], object), "y")
     outputs = torch.tensor([[[[2.0, 0.0], [-1.0, 1.0]]], [[[1.0, 0.0], [-2.0, 1.0]]]])
@@ -80,20 +80,20 @@ def test_classes_are_names():
 def test_calibrated_predictions_have_their_intervals_in_units():
     inside, outside, _ = predictives()
     rule = Conformal("scaled", 0.9, 2.5, 50)
-    found = Real(name="y", mean=SHIFT, sd=SCALE).predictions(replace(inside, conformal=rule), 0.8)
-    assert list(found)[-3:] == ["high", "conformal_low", "conformal_high"]
+    predictions = Real(name="y", mean=SHIFT, sd=SCALE).predictions(replace(inside, conformal=rule), 0.8)
+    assert list(predictions)[-3:] == ["high", "conformal_low", "conformal_high"]
     for name, x in zip(("conformal_low", "conformal_high"), replace(outside, conformal=rule).conformal_interval):
-        np.testing.assert_allclose(found[name], x[:, 0], rtol=1e-9)
+        np.testing.assert_allclose(predictions[name], x[:, 0], rtol=1e-9)
 
 
 def test_calibrated_predictions_name_the_classes_of_their_sets():
     probs = torch.tensor([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25]], dtype=torch.float64)
     rule = Conformal("raps", 0.9, 0.75, 50, free=1, penalty=0.0)
     predictive = ClassPredictive(probs.log()[None, None], bn.likelihoods.Categorical(), conformal=rule)
-    found = Classes(name="y", values=("a", "b c", "d")).predictions(predictive, 0.9)
+    predictions = Classes(name="y", values=("a", "b c", "d")).predictions(predictive, 0.9)
     names = np.array(["a", "b c", "d"])
-    assert found["conformal_set"] == ["|".join(names[row]) for row in predictive.conformal_set.numpy()]
-    assert found["conformal_set"][1] == "a|b c" and "conformal_set" not in Classes(
+    assert predictions["conformal_set"] == ["|".join(names[row]) for row in predictive.conformal_set.numpy()]
+    assert predictions["conformal_set"][1] == "a|b c" and "conformal_set" not in Classes(
         name="y", values=("a", "b c", "d")
     ).predictions(replace(predictive, conformal=None), 0.9)
 

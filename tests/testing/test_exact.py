@@ -87,9 +87,9 @@ def test_a_tempered_likelihood_is_the_likelihood_of_another_noise():
 
 def test_inputs_are_correlated_as_asked_and_orthogonal_without():
     many = conjugate(n=20_000, correlation=0.8)
-    found = torch.corrcoef(many.data.inputs.T)
+    correlations = torch.corrcoef(many.data.inputs.T)
     error = (1 - 0.8**2) / math.sqrt(20_000)
-    off = found[~torch.eye(3, dtype=torch.bool)]
+    off = correlations[~torch.eye(3, dtype=torch.bool)]
     assert float((off - 0.8).abs().max()) / error < 4.5
     gram = (lambda x: x.T @ x)(conjugate(correlation=0.0).data.inputs)
     torch.testing.assert_close(gram, torch.diag(torch.tensor([4.0, 9.0, 16.0], dtype=torch.float64)))

@@ -25,12 +25,12 @@ def gradients(weight: torch.Tensor, count: int) -> torch.Tensor:
 def test_the_gradient_is_linear_with_noise_of_the_stated_covariance():
     count = 20_000
     away = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
-    found = gradients(KNOWN.mean + away, count)
+    drawn = gradients(KNOWN.mean + away, count)
     variances = KNOWN.noise.diagonal()
-    z = (found.mean(0) - KNOWN.curvature * away) / (variances / count).sqrt()
+    z = (drawn.mean(0) - KNOWN.curvature * away) / (variances / count).sqrt()
     assert float(z.abs().max()) < 4.5
     error = ((KNOWN.noise.square() + variances[:, None] * variances) / count).sqrt()
-    assert float(((torch.cov(found.T) - KNOWN.noise) / error).abs().max()) < 4.5
+    assert float(((torch.cov(drawn.T) - KNOWN.noise) / error).abs().max()) < 4.5
     assert float(KNOWN.noise[0, 2].abs()) > 0.1  # covariances are there to be seen
 
 

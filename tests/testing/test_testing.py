@@ -169,20 +169,20 @@ def test_a_method_whose_posterior_draws_other_numbers_at_each_call_is_found():
     @dataclass(frozen=True, kw_only=True)
     class Scattered(MAP):
         def finish(self, state, samples, problem, data, val, noise):
-            made = MAP.finish(self, state, samples, problem, data, val, noise)
-            params, buffers = made.mean()
+            delta = MAP.finish(self, state, samples, problem, data, val, noise)
+            params, buffers = delta.mean()
             return Loose(params, {n: torch.ones_like(x) for n, x in params.items()}, buffers)
 
-    found = failing(Scattered(epochs=2))
-    assert {"predictions of a slice", "predictions after save and load"} <= found
+    failures = failing(Scattered(epochs=2))
+    assert {"predictions of a slice", "predictions after save and load"} <= failures
 
 
 def test_a_method_whose_predictions_are_not_numbers_is_found():
     @dataclass(frozen=True, kw_only=True)
     class Broken(MAP):
         def finish(self, state, samples, problem, data, val, noise):
-            made = MAP.finish(self, state, samples, problem, data, val, noise)
-            return replace(made, params={n: x * float("nan") for n, x in made.params.items()})
+            delta = MAP.finish(self, state, samples, problem, data, val, noise)
+            return replace(delta, params={n: x * float("nan") for n, x in delta.params.items()})
 
     checks = method_checks(Broken(epochs=2))
     assert not next(c for c in checks if c.name == "predictions that are not finite").passed
@@ -209,8 +209,8 @@ def test_a_member_that_knows_its_company_is_found_at_a_millionth_of_its_largest_
     @dataclass(frozen=True, kw_only=True)
     class Large(MAP):
         def finish(self, state, samples, problem, data, val, noise):
-            made = MAP.finish(self, state, samples, problem, data, val, noise)
-            return replace(made, params={n: 1e3 * x for n, x in made.params.items()})
+            delta = MAP.finish(self, state, samples, problem, data, val, noise)
+            return replace(delta, params={n: 1e3 * x for n, x in delta.params.items()})
 
         def gradient(self, state, step):
             grads, info = MAP.gradient(self, state, step)
