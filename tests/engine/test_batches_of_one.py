@@ -28,9 +28,9 @@ STREAM = bn.Data.stream(BATCHES, n=21, name="three")
 def test_a_last_batch_of_one_is_passed_over_where_norm_layers_need_more(strategy):
     engine = bn.Engine(device="cpu", strategy=strategy, progress=False)
     recipe = bn.MAP(epochs=4)
-    made = bn.fit(recipe, PROBLEM, STREAM, members=2, engine=engine)
+    posterior = bn.fit(recipe, PROBLEM, STREAM, members=2, engine=engine)
     same = bn.fit(recipe, PROBLEM, bn.Data.stream(lambda: iter(BATCHES[:2]), n=21), members=2, engine=engine)
-    torch.testing.assert_close(ravel(made.mean()), ravel(same.mean()), rtol=0, atol=0)
+    torch.testing.assert_close(ravel(posterior.mean()), ravel(same.mean()), rtol=0, atol=0)
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_batch_it_was_at(tmp_path):
@@ -52,11 +52,11 @@ def test_a_network_that_trains_on_one_example_sees_it():
         return nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.Linear(5, 3)).double()
 
     plain = bn.Problem(make, PROBLEM.likelihood)
-    made, other = (
+    with_single, other = (
         bn.fit(bn.MAP(epochs=4), plain, bn.Data.stream(lambda b=b: iter(b), n=21), engine=ENGINE)
         for b in (BATCHES, BATCHES[:2])
     )
-    assert not torch.equal(ravel(made.mean()), ravel(other.mean()))
+    assert not torch.equal(ravel(with_single.mean()), ravel(other.mean()))
 
 
 def test_no_batch_of_more_than_one_is_refused_in_words():

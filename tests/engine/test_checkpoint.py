@@ -152,13 +152,13 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, strategy, case, interva
 @contextmanager
 def kill_after(steps: int) -> Iterator[None]:
     """Ends the run after so many steps (those of the probe included), before anybody has taken note of the last."""
-    plain, made = Kernel.advance, 0
+    plain, calls = Kernel.advance, 0
 
     def advance(self: Kernel, clocks: Any, count: int, total: Tensor) -> Tensor:
-        nonlocal made
-        made += 1
+        nonlocal calls
+        calls += 1
         total = plain(self, clocks, count, total)
-        if made > steps:
+        if calls > steps:
             raise Killed
         return total
 
@@ -226,8 +226,8 @@ def test_ctrl_c_stops_a_method_without_steps_after_the_member_it_is_at(tmp_path,
     with pytest.raises(KeyboardInterrupt):
         bn.fit(bn.Laplace(), problem, data, start=start, engine=engine, pool=tmp_path)
     assert len(done) == 2 and len(list(tmp_path.rglob("member-*"))) == 2
-    made = bn.fit(bn.Laplace(), problem, data, start=start, engine=engine, pool=tmp_path)
-    assert made.info["trained"] == 1
+    posterior = bn.fit(bn.Laplace(), problem, data, start=start, engine=engine, pool=tmp_path)
+    assert posterior.info["trained"] == 1
 
 
 def test_without_a_pool_nothing_is_written_or_said(caplog):

@@ -93,8 +93,8 @@ def test_one_member_is_MAP() -> None:
 def test_members_see_each_other() -> None:
     inputs, spread = classes().inputs, []
     for pull in (0.0, 50.0):
-        made = bn.fit(Flock(pull=pull, epochs=20), problem(), classes(), members=4, engine=Engine(**EVERY))
-        spread.append(made.predict(inputs).outputs.var(0).mean())
+        posterior = bn.fit(Flock(pull=pull, epochs=20), problem(), classes(), members=4, engine=Engine(**EVERY))
+        spread.append(posterior.predict(inputs).outputs.var(0).mean())
     assert spread[1] < 0.5 * spread[0]
 
 
@@ -111,11 +111,11 @@ def five_steps(lift: Lift) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_chunks_give_what_one_stack_gives(size: int, recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [five_steps(Lift()), five_steps(Lift(size, recompute=recompute))]
+    runs = [five_steps(Lift()), five_steps(Lift(size, recompute=recompute))]
     monkeypatch.setattr("basinet.engine.step.compiled", lambda function, **options: function)
-    found.append(five_steps(Lift(size, recompute=recompute, compile=True)))  # derivatives as a compiler needs them
-    for other in found[1:]:
-        for a, b in zip(found[0], other):
+    runs.append(five_steps(Lift(size, recompute=recompute, compile=True)))  # derivatives as a compiler needs them
+    for other in runs[1:]:
+        for a, b in zip(runs[0], other):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
@@ -124,12 +124,12 @@ def test_chunks_give_what_one_stack_gives(size: int, recompute: bool, monkeypatc
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_compiled_call_a_member_gives_what_one_stack_gives(recompute: bool) -> None:
     """What a GPU records on streams, one member after another."""
-    found, compiled = [], []
+    runs, compiled = [], []
     for lift in (Lift(), Streams(2, recompute=recompute, compile=True)):
         torch._dynamo.utils.counters.clear()
-        found.append(five_steps(lift))
+        runs.append(five_steps(lift))
         compiled.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    for a, b in zip(*found):
+    for a, b in zip(*runs):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
     assert compiled == [0, 2 if recompute else 1]  # not once a member or a step
 
@@ -165,10 +165,10 @@ def test_one_that_diverges_takes_all_with_it(caplog: pytest.LogCaptureFixture) -
 
 def test_early_stopping_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Flock(epochs=300, patience=2, optimizer=Adam(lr=0.1))
-    made = bn.fit(recipe, problem(), classes(), val=classes(30, 1), members=3, engine=Engine(**EVERY))
-    steps = made.info["curves"]["step"]
+    posterior = bn.fit(recipe, problem(), classes(), val=classes(30, 1), members=3, engine=Engine(**EVERY))
+    steps = posterior.info["curves"]["step"]
     assert steps[0] == steps[1] == steps[2] and steps[0][-1] < 1500
-    val = torch.tensor(made.info["curves"]["val_nll"]).mean(0)
+    val = torch.tensor(posterior.info["curves"]["val_nll"]).mean(0)
     assert int(val.argmin()) == len(val) - 3
 
 
@@ -200,7 +200,7 @@ def test_a_pool_keeps_them_together(tmp_path: Path) -> None:
     assert four.info["trained"] == 4  # three of another company are of no use
     assert run(3).info["trained"] == 0 and torch.equal(params_of(run(3)), params_of(three))
     next(tmp_path.glob("**/member-0-00001-of-*")).unlink()
-    lost = [made for made in (run(3), run(4)) if made.info["trained"]]
+    lost = [posterior for posterior in (run(3), run(4)) if posterior.info["trained"]]
     assert len(lost) == 1 and lost[0].info["trained"] == len(lost[0])
     torch.testing.assert_close(params_of(lost[0]), params_of(three if len(lost[0]) == 3 else four), rtol=0, atol=0)
 
@@ -240,8 +240,8 @@ def test_a_stream_feeds_them() -> None:
     data = classes()
     batches = [(data.inputs[i : i + 8], data.targets[i : i + 8]) for i in range(0, 40, 8)]
     stream = bn.Data.stream(batches, n=40)
-    made = bn.fit(Flock(epochs=2), problem(), stream, members=3, engine=Engine(**EVERY))
-    assert made.info["curves"]["step"][0][-1] == 10
+    posterior = bn.fit(Flock(epochs=2), problem(), stream, members=3, engine=Engine(**EVERY))
+    assert posterior.info["curves"]["step"][0][-1] == 10
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ class Counter(Method):
 
     def finish(self, state: Count, samples: Any, problem: Any, data: Any, val: Any, noise: bn.Noise) -> Empirical:
         kept = len(samples["step"])
-        now = {"limit": state.limit, "made": state.done, "finish": noise.key}
+        now = {"limit": state.limit, "done": state.done, "finish": noise.key}
         buffers = {"steps": samples["step"], "keys": samples["key"]}
         return Empirical(samples["params"], buffers | {n: x.expand(kept, *x.shape) for n, x in now.items()}, kept)
 
@@ -164,10 +164,10 @@ def train(
     who = [Member(0, k) for k in members]
     data = classes() if data is None else data
     roster = Roster(who, lambda i, attempt: start[i], keys)
-    found = list(engine.train(Work.of(method, problem, data, val), roster, observe=observe))
-    found.sort(key=lambda t: t.position)  # they come as they finish
-    assert [t.position for t in found] == list(range(len(members)))
-    return found
+    trained = list(engine.train(Work.of(method, problem, data, val), roster, observe=observe))
+    trained.sort(key=lambda t: t.position)  # they come as they finish
+    assert [t.position for t in trained] == list(range(len(members)))
+    return trained
 
 
 def apart(a: Any, b: Any) -> float:
@@ -265,10 +265,10 @@ def test_weights_follow_their_examples_into_the_batches(strategy):
     weights = torch.tensor([0.0, 1.0] * (N // 2), dtype=torch.float64)
     targets = torch.where(weights == 0, (data.targets + 1) % CLASSES, data.targets)
     both = [bn.Data(data.inputs, y, weights) for y in (data.targets, targets)]
-    made = [train(FewSteps(count=4), strategy, Plain, given) for given in both]
-    assert max(apart(a.family, b.family) for a, b in zip(*made)) == 0
+    runs = [train(FewSteps(count=4), strategy, Plain, given) for given in both]
+    assert max(apart(a.family, b.family) for a, b in zip(*runs)) == 0
     unweighted = train(FewSteps(count=4), strategy, Plain, data)
-    assert apart(made[0][0].family, unweighted[0].family) > 1e-4
+    assert apart(runs[0][0].family, unweighted[0].family) > 1e-4
 
 
 @BOTH
@@ -285,11 +285,11 @@ def test_a_member_with_rows_is_the_member_trained_on_those_examples(strategy, si
 @BOTH
 def test_finish_gets_the_members_own_examples_the_validation_data_and_a_key(strategy):
     data, val = classes().bootstrap(3), classes(6)
-    made = train(PostHoc(), strategy, Plain, data, val, members=(2, 0))
-    for k, member in zip((2, 0), made):
+    trained = train(PostHoc(), strategy, Plain, data, val, members=(2, 0))
+    for k, member in zip((2, 0), trained):
         assert torch.equal(member.family.buffers["targets"], data.member(k).targets)
         assert torch.equal(member.family.buffers["val"], val.targets)
-    assert not torch.equal(made[0].family.buffers["noise"], made[1].family.buffers["noise"])
+    assert not torch.equal(trained[0].family.buffers["noise"], trained[1].family.buffers["noise"])
 
 
 @BOTH
@@ -298,13 +298,13 @@ def test_a_member_that_is_done_ends_at_its_next_report_and_the_run_when_all_are(
     members = (0, 1, 2, 3, 4)
     problem = bn.Problem(Plain, bn.likelihoods.Categorical())
     points = [problem.init(bn.Noise.seed(1).split(k)) for k in members]
-    made = train(Counter(), strategy, Plain, members=members, observe=events.append, points=points)
-    ends = [until_report(t) for t in made]
+    trained_members = train(Counter(), strategy, Plain, members=members, observe=events.append, points=points)
+    ends = [until_report(t) for t in trained_members]
     assert set(ends) == {2, 4} and max(ends) < Counter().steps
-    for trained, end, point in zip(made, ends, points):
+    for trained, end, point in zip(trained_members, ends, points):
         last = tree_map(lambda x: x[-1], trained.family.params)
         assert apart(last, tree_map(lambda x, s=end: x.double() + s, point.params)) < 1e-12
-        assert trained.curves["step"][-1] == end == int(trained.family.buffers["made"][0])
+        assert trained.curves["step"][-1] == end == int(trained.family.buffers["done"][0])
     assert max(e.step for e in events) == max(ends)
     reported = {(m.k, e.step) for e in events for m in e.members}
     assert reported == {(k, step) for k in members for step in range(2, ends[k] + 1, 2)}
@@ -318,8 +318,8 @@ def until_report(trained: Trained) -> int:
 
 @BOTH
 def test_a_member_that_is_done_keeps_no_more_samples_and_counts_no_more_in_the_loss(strategy):
-    made = train(Counter(), strategy, Plain, members=(0, 1, 2, 3, 4))
-    for trained in made:
+    trained_members = train(Counter(), strategy, Plain, members=(0, 1, 2, 3, 4))
+    for trained in trained_members:
         end = until_report(trained)
         assert trained.family.buffers["steps"].tolist() == list(range(end))
         assert trained.curves["loss"] == [first + 1.5 for first in range(0, end, 2)]
@@ -327,33 +327,34 @@ def test_a_member_that_is_done_keeps_no_more_samples_and_counts_no_more_in_the_l
 
 @BOTH
 def test_every_member_has_a_key_of_its_own_for_every_step_and_for_the_end(strategy):
-    made = train(Counter(), strategy, Plain, members=(0, 1, 2, 3, 4))
-    keys = torch.cat([torch.cat([t.family.buffers["keys"], t.family.buffers["finish"][:1]]) for t in made])
-    assert len({tuple(k) for k in keys.tolist()}) == len(keys) == 5 + sum(t.family.count for t in made)
+    trained = train(Counter(), strategy, Plain, members=(0, 1, 2, 3, 4))
+    keys = torch.cat([torch.cat([t.family.buffers["keys"], t.family.buffers["finish"][:1]]) for t in trained])
+    assert len({tuple(k) for k in keys.tolist()}) == len(keys) == 5 + sum(t.family.count for t in trained)
     [alone] = train(Counter(), "loop", Plain, members=(3,))
-    assert torch.equal(alone.family.buffers["keys"], made[3].family.buffers["keys"])
-    assert torch.equal(alone.family.buffers["finish"], made[3].family.buffers["finish"])
+    assert torch.equal(alone.family.buffers["keys"], trained[3].family.buffers["keys"])
+    assert torch.equal(alone.family.buffers["finish"], trained[3].family.buffers["finish"])
 
 
 @BOTH
 def test_samples_that_a_method_keeps_reach_finish(strategy):
     sgd = SGD(lr=0.1)
-    made = train(Thirds(count=11, optimizer=sgd), strategy, Plain)  # keeps after 2, 5 and 8 steps; the bank holds two
+    recipe = Thirds(count=11, optimizer=sgd)  # keeps after 2, 5 and 8 steps; the bank holds two
+    trained = train(recipe, strategy, Plain)
     for row, steps in enumerate((2, 5)):
-        for a, b in zip(made, train(FewSteps(count=steps, optimizer=sgd), strategy, Plain)):
+        for a, b in zip(trained, train(FewSteps(count=steps, optimizer=sgd), strategy, Plain)):
             assert a.family.count == 2
             assert apart(tree_map(lambda x, r=row: x[r], a.family.params), b.family.params) <= 1e-12
-    assert not torch.equal(made[0].family.buffers["index"], made[1].family.buffers["index"])
+    assert not torch.equal(trained[0].family.buffers["index"], trained[1].family.buffers["index"])
 
 
 def test_observe_hears_of_all_members_at_once_when_stacked():
     events: list[Event] = []
-    made = train(MAP(epochs=3, batch_size=5), "stacked", val=classes(6), observe=events.append)
+    trained_members = train(MAP(epochs=3, batch_size=5), "stacked", val=classes(6), observe=events.append)
     assert [e.step for e in events] == [2, 4, 6, 8, 9]  # 2 steps per epoch, 9 in all
     assert {e.steps for e in events} == {9} and {e.method for e in events} == {"MAP"}
     assert {e.members for e in events} == {(Member(0, 0), Member(0, 1), Member(0, 2))}
     assert all(e.loss.shape == (3,) == e.val_nll.shape for e in events)
-    for k, trained in enumerate(made):
+    for k, trained in enumerate(trained_members):
         assert trained.curves["step"] == [e.step for e in events]
         assert trained.curves["loss"] == [float(e.loss[k]) for e in events]
         assert trained.curves["val_nll"] == [float(e.val_nll[k]) for e in events]
@@ -387,8 +388,8 @@ def test_the_validation_curve_is_the_mean_nll_of_the_point(strategy, weighted, m
     monkeypatch.setattr(group_module, "EVALUATE", 7)  # so that it takes several passes
     weights = torch.linspace(-0.5, 2.0, 20, dtype=torch.float64).clamp(min=0) if weighted else None  # 4 are masked
     val = classes(20, weights=weights)
-    made = train(FewSteps(count=4), strategy, val=val)
-    for trained in made:
+    trained_members = train(FewSteps(count=4), strategy, val=val)
+    for trained in trained_members:
         net = Net().double().eval()
         net.load_state_dict(trained.family.params | trained.family.buffers)
         with torch.no_grad():
@@ -448,11 +449,11 @@ class Branching(nn.Module):
 
 def test_what_vmap_cannot_do_falls_to_the_loop_and_says_why_once(caplog):
     with caplog.at_level(logging.INFO, "basinet"):
-        made = train(FewSteps(count=2), None, Branching)
+        trained = train(FewSteps(count=2), None, Branching)
     line = said(caplog)
     assert "loop (the network cannot be stacked (" in line and "data-dependent" in line
     loop = train(FewSteps(count=2), "loop", Branching)
-    assert max(apart(a.family, b.family) for a, b in zip(made, loop)) == 0
+    assert max(apart(a.family, b.family) for a, b in zip(trained, loop)) == 0
 
 
 def test_what_vmap_cannot_do_fails_when_stacking_was_asked_for():
@@ -514,11 +515,11 @@ def test_the_probe_leaves_no_trace(strategy, monkeypatch):
 @BOTH
 def test_a_compiled_step_gives_the_same_members(strategy):
     problem = bn.Problem(Net, bn.likelihoods.Categorical())
-    made = []
+    posteriors = []
     for compiled in (False, True):
         engine = Engine(device="cpu", dtype=torch.float64, strategy=strategy, compile=compiled, progress=False)
-        made.append(bn.fit(FewSteps(count=6), problem, classes(), members=3, engine=engine))
-    assert apart(made[0].parts[0].family, made[1].parts[0].family) <= 1e-10
+        posteriors.append(bn.fit(FewSteps(count=6), problem, classes(), members=3, engine=engine))
+    assert apart(posteriors[0].parts[0].family, posteriors[1].parts[0].family) <= 1e-10
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
@@ -539,9 +540,11 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 def test_the_dtype_is_that_of_the_network_unless_told_otherwise(network, data, asked, expected):
     problem = bn.Problem(lambda: Net().to(network), bn.likelihoods.Categorical())
     engine = Engine(device="cpu", dtype=asked, progress=False)
-    made = bn.fit(FewSteps(count=2), problem, classes().to(dtype=data), val=classes(6).to(dtype=data), engine=engine)
-    assert {x.dtype for x in made.parts[0].family.params.values()} == {expected}
-    assert made.predict(classes().inputs).outputs.dtype == expected
+    posterior = bn.fit(
+        FewSteps(count=2), problem, classes().to(dtype=data), val=classes(6).to(dtype=data), engine=engine
+    )
+    assert {x.dtype for x in posterior.parts[0].family.params.values()} == {expected}
+    assert posterior.predict(classes().inputs).outputs.dtype == expected
 
 
 @pytest.mark.parametrize(
@@ -564,13 +567,13 @@ def test_what_finish_adds_is_in_info_and_said(caplog):
     class Telling(MAP):
         def finish(self, state, samples, problem, data, val, noise):
             family = MAP.finish(self, state, samples, problem, data, val, noise)
-            return Finished(family, {"told": [1.0, 2.0]}, ("a word",))
+            return Finished(family, {"gains": [1.0, 2.0]}, ("a word",))
 
     caplog.set_level(logging.INFO, "basinet")
     recipe = Telling(epochs=2)
     exact = conjugate()
-    found = bn.fit(recipe, exact.problem, exact.data, members=2, engine=bn.Engine(device="cpu", progress=False))
-    assert found.info["curves"]["told"] == [[1.0, 2.0]] * 2 and len(found.info["curves"]["loss"][0]) == 2
+    posterior = bn.fit(recipe, exact.problem, exact.data, members=2, engine=bn.Engine(device="cpu", progress=False))
+    assert posterior.info["curves"]["gains"] == [[1.0, 2.0]] * 2 and len(posterior.info["curves"]["loss"][0]) == 2
     assert "Telling, member 1 (seed 0): a word" in caplog.text
 
 

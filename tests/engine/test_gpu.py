@@ -49,16 +49,16 @@ def test_compiled_keys_give_the_numbers_of_the_cpu():
 
     key = bn.Noise.seed(5).key
     *exact, normal = draw(key)
-    *found, close = torch.compile(draw, fullgraph=True)(key.cuda())
-    assert all(torch.equal(a, b.cpu()) for a, b in zip(exact, found))
+    *compiled, close = torch.compile(draw, fullgraph=True)(key.cuda())
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(exact, compiled))
     assert float((normal - close.cpu()).abs().max()) < 1e-6
 
 
 @pytest.mark.parametrize("strategy", ["stacked", "streams"])
 def test_captured_members_are_those_of_a_loop_on_the_cpu(strategy):
     reference = members(bn.Engine(device="cpu", strategy="loop", dtype=torch.float64))
-    found = members(bn.Engine(device="cuda", strategy=strategy, dtype=torch.float64))
-    apart = [float((a - b.cpu()).abs().max()) for a, b in zip(leaves(reference.points()), leaves(found.points()))]
+    captured = members(bn.Engine(device="cuda", strategy=strategy, dtype=torch.float64))
+    apart = [float((a - b.cpu()).abs().max()) for a, b in zip(leaves(reference.points()), leaves(captured.points()))]
     assert max(apart) < 1e-9  # 20 steps of Adam, which divides by the root of squares
 
 
@@ -79,9 +79,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
 def test_predictions_are_those_of_the_cpu():
     posterior = members(bn.Engine(device="cuda", strategy="loop", dtype=torch.float64, compile=False))
     x = images().inputs
-    found = posterior.predict(x).probs.cpu()
+    probs = posterior.predict(x).probs.cpu()
     one = bn.Engine(device="cpu", strategy="loop", dtype=torch.float64)
-    assert float((members(one).predict(x).probs - found).abs().max()) < 1e-9
+    assert float((members(one).predict(x).probs - probs).abs().max()) < 1e-9
 
 
 def test_a_stream_of_batches_arrives():
@@ -119,9 +119,9 @@ def test_repulsion_on_streams_is_that_of_the_cpu(recipe, memory):
 def apart(recipe: bn.engine.Method, options: dict[str, Any]) -> None:
     """Fails where members trained on the GPU in some way are not those of the CPU."""
     problem = bn.Problem(Net, bn.likelihoods.Categorical())
-    found = [
+    posteriors = [
         bn.fit(recipe, problem, images(), members=3, engine=bn.Engine(**more, dtype=torch.float64, progress=False))
         for more in ({"device": "cpu"}, {"device": "cuda", **options})
     ]
-    one, two = (leaves(made.points()) for made in found)
+    one, two = (leaves(posterior.points()) for posterior in posteriors)
     assert max(float((a - b.cpu()).abs().max()) for a, b in zip(one, two)) < 1e-9

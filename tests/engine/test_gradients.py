@@ -91,15 +91,15 @@ def problem_of(name: str, temper: Literal["posterior", "likelihood"] = "posterio
 @EACH
 def test_every_way_to_a_gradient_gives_the_same_members(name: str, temper: Literal["posterior", "likelihood"]):
     problem = problem_of(name, temper)
-    found = []
+    posteriors = []
     for recipe in (cls(epochs=3, batch_size=40) for cls in (MAP, Lifted, InGraph, Both)):
         for strategy in ("stacked", "loop"):
             engine = bn.Engine(device="cpu", dtype=torch.float64, strategy=strategy, progress=False)  # type: ignore[arg-type]
-            found.append(bn.fit(recipe, problem, DATA, members=M, engine=engine))
-    for other in found[1:]:
-        apart = (float((a - b).abs().max()) for a, b in zip(leaves(found[0].points()), leaves(other.points())))
+            posteriors.append(bn.fit(recipe, problem, DATA, members=M, engine=engine))
+    for other in posteriors[1:]:
+        apart = (float((a - b).abs().max()) for a, b in zip(leaves(posteriors[0].points()), leaves(other.points())))
         assert max(apart) < 1e-12
-        assert other.info["curves"]["loss"][0] == pytest.approx(found[0].info["curves"]["loss"][0], rel=1e-12)
+        assert other.info["curves"]["loss"][0] == pytest.approx(posteriors[0].info["curves"]["loss"][0], rel=1e-12)
 
 
 def start(problem: bn.Problem, recipe: MAP | None = None) -> tuple[Descent, Step]:
@@ -143,12 +143,12 @@ def test_a_quadratic_part_is_what_the_prior_in_the_graph_gives(name: str, temper
     problem = problem_of(name, temper, lambda: net().double())
     state, step = start(problem)
     one = step._replace(noise=Noise(step.noise.key[0]), lift=INSIDE)
-    told = MAP().loss(take(state, 0).params, take(state, 0), one)
-    assert set(told.quadratic) == (set(state.params) if name in ("one scale", "by fan", "per layer") else set())
+    info = MAP().loss(take(state, 0).params, take(state, 0), one)
+    assert set(info.quadratic) == (set(state.params) if name in ("one scale", "by fan", "per layer") else set())
     expected = ways(InGraph(), state, step)["inside"]
     assert expected[1].shape == (M,)
-    for found in ways(MAP(), state, step).values():
-        same(found, expected, 1e-12)
+    for grads_and_loss in ways(MAP(), state, step).values():
+        same(grads_and_loss, expected, 1e-12)
 
 
 def test_factors_of_a_quadratic_part_may_be_each_members_own():
@@ -172,8 +172,8 @@ def test_factors_of_a_quadratic_part_may_be_each_members_own():
 
     state, step = start(problem_of("one scale", make=lambda: net().double()), Own())
     assert len(set(state.memory.tolist())) == M
-    for found in ways(Own(), state, step).values():
-        same(found, ways(Own(outside=False), state, step)["inside"], 1e-12)
+    for grads_and_loss in ways(Own(), state, step).values():
+        same(grads_and_loss, ways(Own(outside=False), state, step)["inside"], 1e-12)
 
 
 def test_what_lies_in_no_axis_of_its_own_may_be_quadratic_too():
@@ -189,8 +189,8 @@ def test_what_lies_in_no_axis_of_its_own_may_be_quadratic_too():
             return self.gain * self.last(x)
 
     state, step = start(problem_of("one scale", make=Scaled))
-    for found in ways(MAP(), state, step).values():
-        same(found, ways(InGraph(), state, step)["inside"], 1e-12)
+    for grads_and_loss in ways(MAP(), state, step).values():
+        same(grads_and_loss, ways(InGraph(), state, step)["inside"], 1e-12)
 
 
 @pytest.mark.slow
@@ -214,9 +214,9 @@ def test_the_loss_that_a_method_writes_is_what_runs(members: int, strategy: Any)
     problem, calls, steps = problem_of("one scale"), [], []
     for epochs in (3, 6):
         CALLS.clear()
-        made = bn.fit(Counted(epochs=epochs, batch_size=40), problem, DATA, members=members, engine=engine)
+        posterior = bn.fit(Counted(epochs=epochs, batch_size=40), problem, DATA, members=members, engine=engine)
         calls.append(len(CALLS))
-        steps.append(made.info["curves"]["step"][0][-1])
+        steps.append(posterior.info["curves"]["step"][0][-1])
     assert calls[1] - calls[0] == (steps[1] - steps[0]) * (members if strategy == "loop" else 1)
 
 
@@ -224,10 +224,10 @@ def test_another_loss_makes_other_members():
     engine, sgd = bn.Engine(device="cpu", dtype=torch.float64, progress=False), bn.optim.SGD(lr=0.1)
     recipe = MAP(epochs=3, batch_size=40, optimizer=sgd)
     twice = Doubled(epochs=3, batch_size=40, optimizer=replace(sgd, lr=0.05))
-    plain, found = (bn.fit(r, problem_of("by fan"), DATA, members=M, engine=engine) for r in (recipe, twice))
-    for a, b in zip(leaves(plain.points()), leaves(found.points())):
+    plain, doubled = (bn.fit(r, problem_of("by fan"), DATA, members=M, engine=engine) for r in (recipe, twice))
+    for a, b in zip(leaves(plain.points()), leaves(doubled.points())):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-    assert found.info["curves"]["loss"][0][0] == pytest.approx(2 * plain.info["curves"]["loss"][0][0], rel=1e-12)
+    assert doubled.info["curves"]["loss"][0][0] == pytest.approx(2 * plain.info["curves"]["loss"][0][0], rel=1e-12)
 
 
 def test_a_step_without_a_lift_is_that_of_one_member():

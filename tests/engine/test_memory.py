@@ -78,11 +78,11 @@ def apart(a: bn.Posterior, b: bn.Posterior) -> float:
 def test_members_run_in_groups_of_about_equal_size_that_fit(room, groups, caplog):
     seen = Groups()
     with caplog.at_level(logging.INFO, "basinet"):
-        made = fit(seen, memory=int(room * EACH))
+        posterior = fit(seen, memory=int(room * EACH))
     assert seen.seen == groups
     assert (f"in groups of {len(groups[0])}" in caplog.messages[0]) == (1 < len(groups[0]) < 7)
     assert f"(about {readable(EACH)} each)" in caplog.messages[0]
-    assert apart(made, fit()) <= 1e-11
+    assert apart(posterior, fit()) <= 1e-11
 
 
 def test_a_member_that_does_not_fit_is_refused_with_numbers():
@@ -130,12 +130,12 @@ def test_out_of_memory_halves_the_group_and_goes_on(at, error, strategy, monkeyp
     whole, seen = fit(), Groups()
     Full(monkeypatch, 2, at, error)
     with caplog.at_level(logging.INFO, "basinet"):
-        made = fit(seen, tmp_path, strategy=strategy)
-    told = [line for line in caplog.messages if "out of memory" in line]
-    assert told[0] == "out of memory with 7 members at once: continuing with 4"
-    assert "out of memory with 4 members at once: continuing with 2" in told
+        posterior = fit(seen, tmp_path, strategy=strategy)
+    lines = [line for line in caplog.messages if "out of memory" in line]
+    assert lines[0] == "out of memory with 7 members at once: continuing with 4"
+    assert "out of memory with 4 members at once: continuing with 2" in lines
     assert max(len(g) for g in seen.seen[-4:]) <= 2 and {k for g in seen.seen for k in g} == set(range(7))
-    assert apart(made, whole) <= 1e-11
+    assert apart(posterior, whole) <= 1e-11
     assert not list(tmp_path.rglob("*checkpoint*")) and len(list(tmp_path.rglob("member-*"))) == 7
 
 

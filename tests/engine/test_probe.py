@@ -43,10 +43,10 @@ class Attempts:
         name = plan.strategy + " compiled" * plan.compiled + " step by step" * (not plan.captured)
         self.tried.append(name)
         self.clock += self.trying
-        found = self.steps[name]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        outcome = self.steps[name]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 @pytest.mark.parametrize(

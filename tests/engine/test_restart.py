@@ -124,8 +124,8 @@ def test_one_of_eight_that_diverges_starts_anew_and_seven_do_not_change_by_a_bit
     for k in (0, 1, 2, 4, 5, 6, 7):
         assert ill.info["curves"]["loss"][k] == well.info["curves"]["loss"][k]
     assert ill.info["curves"]["step"][3] == well.info["curves"]["step"][3]
-    told = [line for line in lines(caplog) if "it restarts" in line]
-    assert len(told) == 1 and "member 3 (seed 0) is not finite after" in told[0] and "attempt 2 of 3" in told[0]
+    [line] = [line for line in lines(caplog) if "it restarts" in line]
+    assert "member 3 (seed 0) is not finite after" in line and "attempt 2 of 3" in line
 
 
 def test_a_restarted_member_is_the_same_in_a_stack_and_alone():
@@ -139,13 +139,13 @@ def test_a_restarted_member_is_the_same_in_a_stack_and_alone():
 def test_a_member_that_fails_at_each_attempt_is_left_out_and_listed(strategy, caplog, tmp_path):
     keys = tuple(first_key(1, attempt) for attempt in range(ATTEMPTS))
     with caplog.at_level(logging.INFO, "basinet"):
-        made = fit(Poisoned(epochs=2, batch_size=5, keys=keys), strategy, 3, pool=tmp_path)
-    assert made.members == (Member(0, 0), Member(0, 2)) and made.info["failed"] == [[0, 1]]
-    assert len(made.info["curves"]["loss"]) == 2
+        posterior = fit(Poisoned(epochs=2, batch_size=5, keys=keys), strategy, 3, pool=tmp_path)
+    assert posterior.members == (Member(0, 0), Member(0, 2)) and posterior.info["failed"] == [[0, 1]]
+    assert len(posterior.info["curves"]["loss"]) == 2
     assert lines(caplog)[-1] == f"member 1 (seed 0) diverged at each of {ATTEMPTS} attempts and is left out"
     assert len(list(tmp_path.rglob("member-*"))) == 2 and not list(tmp_path.rglob("*checkpoint*"))
     well = fit(Poisoned(epochs=2, batch_size=5), strategy, 3)
-    assert same(made.parts[0].family, take(well.parts[0].family, torch.tensor([0, 2])))
+    assert same(posterior.parts[0].family, take(well.parts[0].family, torch.tensor([0, 2])))
 
 
 @BOTH
@@ -184,14 +184,14 @@ class Bold(Poisoned):
 def test_a_method_may_say_that_a_step_that_is_not_finite_is_no_restart(strategy, caplog):
     ill = {"epochs": 4, "batch_size": 5, "at": 6}
     with caplog.at_level(logging.INFO, "basinet"):
-        found = fit(Bold(**ill, keys=(first_key(1),)), strategy, 3)
+        posterior = fit(Bold(**ill, keys=(first_key(1),)), strategy, 3)
     well = fit(Bold(**ill), strategy, 3)
-    assert not [line for line in lines(caplog) if "restarts" in line] and len(found) == 3
-    assert [math.isnan(x) for x in found.info["curves"]["loss"][1]] == [False] * 3 + [True] * 3
+    assert not [line for line in lines(caplog) if "restarts" in line] and len(posterior) == 3
+    assert [math.isnan(x) for x in posterior.info["curves"]["loss"][1]] == [False] * 3 + [True] * 3
     for k in (0, 2):
-        assert same(take(found.parts[0].family, k), take(well.parts[0].family, k))
+        assert same(take(posterior.parts[0].family, k), take(well.parts[0].family, k))
     stopped = fit(Few(epochs=4, batch_size=5), strategy, 3)  # after six steps
-    assert same(take(found.parts[0].family, 1), take(stopped.parts[0].family, 1))
+    assert same(take(posterior.parts[0].family, 1), take(stopped.parts[0].family, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,14 +217,14 @@ class Best:
 def test_early_stopping_is_a_members_own_and_returns_its_best_weights(strategy):
     val, seen = classes(9), Best()
     recipe = MAP(epochs=60, batch_size=5, optimizer=Adam(lr=0.03), patience=3)
-    made = fit(recipe, strategy, 5, val=val, observe=seen)
-    curves = made.info["curves"]["val_nll"]
+    posterior = fit(recipe, strategy, 5, val=val, observe=seen)
+    curves = posterior.info["curves"]["val_nll"]
     assert curves == [seen.seen[k] for k in range(5)]
     assert len({len(c) for c in curves}) > 1  # they stopped at different reports
     for k, curve in enumerate(curves):
         best = min(range(len(curve)), key=curve.__getitem__)
         assert len(curve) == best + 1 + 3 < 80
-        probs = made[k].predict(val.inputs).probs
+        probs = posterior[k].predict(val.inputs).probs
         nll = -probs.gather(1, val.targets[:, None]).log().mean()
         assert float(nll) == pytest.approx(curve[best], abs=1e-10)
 
@@ -233,9 +233,9 @@ def test_early_stopping_is_a_members_own_and_returns_its_best_weights(strategy):
 def test_patience_that_is_never_spent_still_returns_the_best_weights(strategy):
     val = classes(9)
     recipe = MAP(epochs=12, batch_size=5, optimizer=Adam(lr=0.03), patience=1000)
-    made = fit(recipe, strategy, 2, val=val)
-    for k, curve in enumerate(made.info["curves"]["val_nll"]):
-        nll = -made[k].predict(val.inputs).probs.gather(1, val.targets[:, None]).log().mean()
+    posterior = fit(recipe, strategy, 2, val=val)
+    for k, curve in enumerate(posterior.info["curves"]["val_nll"]):
+        nll = -posterior[k].predict(val.inputs).probs.gather(1, val.targets[:, None]).log().mean()
         assert len(curve) == 17 and float(nll) == pytest.approx(min(curve), abs=1e-10)
 
 

@@ -132,8 +132,8 @@ class Langevin(Method):
         return Review(state, done, curves, "" if int(state.warm) else "warming up")
 
     def finish(self, state: Position, samples: Any, problem: Any, data: Any, val: Any, noise: Noise) -> Empirical:
-        told = torch.tensor([int(state.warm), int(state.gradients), self.needs_gradients(state)])
-        return Empirical(samples, {"told": told.expand(self.samples_kept, 3)}, self.samples_kept)
+        counts = torch.tensor([int(state.warm), int(state.gradients), self.needs_gradients(state)])
+        return Empirical(samples, {"counts": counts.expand(self.samples_kept, 3)}, self.samples_kept)
 
 
 def _apart(flat: Tensor, like: Params) -> Params:
@@ -245,18 +245,18 @@ def fit(recipe: Method, members: int, strategy: Any = None, data: bn.Data = EXAC
 
 def test_a_coupled_chain_is_exact_in_law_and_stops_when_it_has_what_it_needs():
     exact, chains, recipe = EXACT, 64, Langevin()
-    found = fit(recipe, chains, "stacked")
-    family = found.parts[0].family
+    posterior = fit(recipe, chains, "stacked")
+    family = posterior.parts[0].family
     drawn = family.params["weight"][:, :, 0]  # type: ignore[attr-defined]  # (chains, kept, d)
     assert drawn.shape == (chains, recipe.samples_kept, 3)
-    warm, taken, needed = family.buffers["told"][:, 0].unbind(1)  # type: ignore[attr-defined]
+    warm, taken, needed = family.buffers["counts"][:, 0].unbind(1)  # type: ignore[attr-defined]
     assert len(set(warm.tolist())) == 1 and warm[0] >= 20  # they found the step size together
     assert needed.tolist() == [int(warm[0]) + recipe.settle + recipe.thin * recipe.samples_kept] * chains
-    ends = [curve[-1] for curve in found.info["curves"]["step"]]
+    ends = [curve[-1] for curve in posterior.info["curves"]["step"]]
     assert ends == taken.tolist() == [10 * math.ceil(int(needed[0]) / 10)] * chains  # at the next report
     assert ends[0] < recipe.planned / 4
-    sizes = found.info["curves"]["log_size"]
-    frozen = [size for step, size in zip(found.info["curves"]["step"][0], sizes[0]) if step >= int(warm[0])]
+    sizes = posterior.info["curves"]["log_size"]
+    frozen = [size for step, size in zip(posterior.info["curves"]["step"][0], sizes[0]) if step >= int(warm[0])]
     assert len(set(frozen)) == 1 and sizes[0][0] != frozen[0] and sizes.count(sizes[0]) == chains
     # chains are independent from the end of the warm-up on: z of means over them, 3 + 6 numbers at 4.5
     off = drawn - exact.mean
@@ -299,15 +299,15 @@ def assert_same_bits(a: bn.Posterior, b: bn.Posterior) -> None:
 @pytest.mark.parametrize("size", [7, 10, 64])  # the last batch is short, full, and the only one
 def test_a_filter_goes_over_the_data_once_in_order_and_is_exact(strategy, size):
     exact = EXACT
-    found = fit(PlainFilter(size=size), 2, strategy)
+    posterior = fit(PlainFilter(size=size), 2, strategy)
     for k in range(2):
-        family = found[k].parts[0].family
+        family = posterior[k].parts[0].family
         torch.testing.assert_close(family.centre["weight"][0, 0], exact.mean, rtol=0, atol=1e-10)
         covariance = family.factor[0] @ family.factor[0].mT
         torch.testing.assert_close(covariance, exact.covariance, rtol=0, atol=1e-10)
         assert family.buffers["seen"][0].tolist() == [1] * 40
         assert family.buffers["when"][0].tolist() == [i // size for i in range(40)]
-    assert found.info["curves"]["step"] == [list(range(1, -(-40 // size) + 1))] * 2
+    assert posterior.info["curves"]["step"] == [list(range(1, -(-40 // size) + 1))] * 2
 
 
 @BOTH
@@ -315,9 +315,9 @@ def test_a_filter_goes_over_the_examples_of_each_member_in_their_order(strategy)
     exact = EXACT
     rows = torch.stack([torch.arange(39, -1, -1), torch.arange(40).roll(11)])
     data = bn.Data(exact.data.inputs, exact.data.targets, rows=rows)
-    found = fit(PlainFilter(), 2, strategy, data)
+    posterior = fit(PlainFilter(), 2, strategy, data)
     for k in range(2):
-        family = found[k].parts[0].family
+        family = posterior[k].parts[0].family
         torch.testing.assert_close(family.centre["weight"][0, 0], exact.mean, rtol=0, atol=1e-10)
         assert family.buffers["when"][0][rows[k]].tolist() == [i // 7 for i in range(40)]
 

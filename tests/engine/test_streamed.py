@@ -88,8 +88,8 @@ def test_training_is_the_loop_that_one_would_write_by_hand(strategy):
     method = MAP(epochs=3, optimizer=SGD(lr=0.1, momentum=0.9))
     problem = bn.Problem(lambda: nn.Linear(4, 3), bn.likelihoods.Categorical())
     stream = bn.Data.stream(raw, n=DATA.n)
-    found = bn.fit(method, problem, stream, members=2, engine=Engine(strategy=strategy, **CPU))
-    for k, member in enumerate(found.members):
+    posterior = bn.fit(method, problem, stream, members=2, engine=Engine(strategy=strategy, **CPU))
+    for k, member in enumerate(posterior.members):
         key = bn.Noise.seed(0).split("fit").split(member.seed).split(member.k)
         net = problem.init(key.split("start")).params
         w, b = net["weight"].double().requires_grad_(), net["bias"].double().requires_grad_()
@@ -101,7 +101,7 @@ def test_training_is_the_loop_that_one_would_write_by_hand(strategy):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        mean = take(found.parts[0].family, k).mean().params
+        mean = take(posterior.parts[0].family, k).mean().params
         assert torch.allclose(mean["weight"], w, rtol=0, atol=1e-12)
         assert torch.allclose(mean["bias"], b, rtol=0, atol=1e-12)
 
@@ -112,10 +112,10 @@ def test_the_batches_of_a_pass_stand_for_the_given_n():
     doubled = [(x, y), (x.repeat(2, 1), y.repeat(2))]  # together for 40 examples, of which they show 20 three times
     method = MAP(epochs=400, optimizer=SGD(lr=Cosine(peak=0.05), momentum=0.9))
     stream = bn.Data.stream(lambda: iter(doubled), n=40)
-    found = ravel(bn.fit(method, exact.problem, stream, engine=Engine(**CPU)).mean())
+    mean = ravel(bn.fit(method, exact.problem, stream, engine=Engine(**CPU)).mean())
     prior, noise = exact.problem.prior.scale, exact.problem.likelihood.noise
     precision = 2 * x.T @ x / noise**2 + torch.eye(3, dtype=torch.float64) / prior**2
-    assert torch.allclose(found, torch.linalg.solve(precision, 2 * x.T @ y / noise**2), rtol=0, atol=1e-4)
+    assert torch.allclose(mean, torch.linalg.solve(precision, 2 * x.T @ y / noise**2), rtol=0, atol=1e-4)
 
 
 def test_shuffled_batches_reach_the_mode():
@@ -123,8 +123,8 @@ def test_shuffled_batches_reach_the_mode():
     x, y = exact.data.inputs, exact.data.targets
     stream = bn.Data.stream(lambda: iter([(x[i], y[i]) for i in torch.randperm(40).split(10)]), n=40)
     method = MAP(epochs=300, optimizer=Adam(lr=Cosine(peak=0.05)))
-    found = bn.fit(method, exact.problem, stream, engine=Engine(**CPU))
-    assert (ravel(found.mean()) - exact.mean).abs().max() < 1e-3
+    posterior = bn.fit(method, exact.problem, stream, engine=Engine(**CPU))
+    assert (ravel(posterior.mean()) - exact.mean).abs().max() < 1e-3
 
 
 @BOTH
@@ -145,10 +145,10 @@ def test_members_see_the_same_batches_as_they_come_and_the_recipe_says_how_large
             seen.append(x)
             yield x, y
 
-    found = fit(bn.Data.stream(batches, n=DATA.n, prefetch=0), strategy="stacked")
+    posterior = fit(bn.Data.stream(batches, n=DATA.n, prefetch=0), strategy="stacked")
     steps = -(-4 * DATA.n // 5)
     assert len(seen) == 1 + steps  # one to look at
-    assert found.recipe.batch_size == 5 and found.info["curves"]["step"][0][-1] == steps
+    assert posterior.recipe.batch_size == 5 and posterior.info["curves"]["step"][0][-1] == steps
 
 
 def test_what_is_said(caplog):
@@ -182,10 +182,10 @@ def test_dict_batches_reach_the_network_as_keywords(strategy):
     problem = bn.Problem(Words, bn.likelihoods.Categorical(), bn.priors.Normal(scale=3.0))
     stream = bn.Data.stream(raw, n=22)
     method = MAP(epochs=60, optimizer=Adam(lr=Cosine(peak=0.05)))
-    found = bn.fit(method, problem, stream, members=2, engine=Engine(strategy=strategy, **CPU))
+    posterior = bn.fit(method, problem, stream, members=2, engine=Engine(strategy=strategy, **CPU))
     resident = bn.Data({"input_ids": ids, "attention_mask": mask}, labels)
-    assert bn.score(found, stream) == pytest.approx(bn.score(found, resident), rel=1e-6)
-    assert bn.score(found, stream)["accuracy"] > 0.9
+    assert bn.score(posterior, stream) == pytest.approx(bn.score(posterior, resident), rel=1e-6)
+    assert bn.score(posterior, stream)["accuracy"] > 0.9
 
 
 @BOTH
@@ -211,8 +211,8 @@ def test_validation_counts_the_examples_that_came():
 
 def test_norm_statistics_are_refreshed_from_the_first_batches(monkeypatch):
     recipe = bn.SWAG(iterates=2, rank=2, base=bn.MAP(epochs=2))
-    found = fit(bn.Data.stream(cut(), n=DATA.n), recipe)
-    assert torch.equal(found.parts[0].inputs, DATA.inputs)
+    posterior = fit(bn.Data.stream(cut(), n=DATA.n), recipe)
+    assert torch.equal(posterior.parts[0].inputs, DATA.inputs)
     monkeypatch.setattr(norms, "KEEP", 12)
     assert torch.equal(fit(bn.Data.stream(cut(), n=DATA.n), recipe).parts[0].inputs, DATA.inputs[:12])
 
@@ -272,11 +272,11 @@ class Posthoc(Method):
 
 @BOTH
 def test_a_method_sees_the_batches_in_order_with_its_own_clock(strategy):
-    found = fit(bn.Data.stream(cut(), n=DATA.n), Watching(), strategy).parts[0].family
+    family = fit(bn.Data.stream(cut(), n=DATA.n), Watching(), strategy).parts[0].family
     firsts = torch.stack([x[0] for x, _ in cut()])[[t % 5 for t in range(9)]]
     for k in range(3):
-        assert torch.equal(found.params["seen"][k], firsts)
-        assert found.buffers["step"][k].tolist() == found.buffers["index"][k].tolist() == list(range(9))
+        assert torch.equal(family.params["seen"][k], firsts)
+        assert family.buffers["step"][k].tolist() == family.buffers["index"][k].tolist() == list(range(9))
 
 
 def test_the_seed_of_the_fit_decides_what_a_loader_draws():
@@ -294,10 +294,10 @@ def test_a_member_that_starts_anew_goes_on_with_the_batches_that_come(strategy):
     root = bn.Noise.seed(0).split("fit").split(0)
     key = tuple(root.split(1).split("init").key.tolist())
     method = Poisoned(epochs=4, optimizer=RECIPE.optimizer, key=key)
-    found = fit(shuffled(), method, strategy)
+    posterior = fit(shuffled(), method, strategy)
     for k in (0, 2):
-        assert distance(found[k], plain[k]) == 0
-    assert distance(found[1], plain[1]) > 1e-3
+        assert distance(posterior[k], plain[k]) == 0
+    assert distance(posterior[1], plain[1]) > 1e-3
     # the second attempt by hand: its own key and clock from 0, on the batches from the report at which it failed
     stream, failed, steps = shuffled().seeded(0), 8, 18
     ahead = stream.batches(skip=failed, shares=True)
@@ -310,7 +310,7 @@ def test_a_member_that_starts_anew_goes_on_with_the_batches_that_come(strategy):
         batch = Batch(piece.inputs, piece.targets, torch.tensor(t), torch.tensor(t), DATA.n, piece.weights)
         state, _ = recipe.update(state, Step(batch, PROBLEM, noise.split("step").split(t), lift=Alone()))
     ahead.close()
-    params = take(found[1].parts[0].family, 0).mean().params
+    params = take(posterior[1].parts[0].family, 0).mean().params
     assert all(torch.allclose(params[n], x, rtol=0, atol=1e-12) for n, x in state.params.items())
 
 
@@ -333,12 +333,12 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, strategy, at, poisoned
 def test_a_run_that_was_killed_between_reports_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(group_module, "BREATH", 1e-12)  # a checkpoint at each step
     unbroken = fit(shuffled(), strategy="stacked")
-    plain, made = group_module.Group._advance, 0
+    plain, calls = group_module.Group._advance, 0
 
     def advance(self: Any, count: int) -> None:
-        nonlocal made
-        made += 1
-        if made == 8:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
             raise RuntimeError("killed")
         plain(self, count)
 
@@ -456,15 +456,15 @@ def test_augmentation_has_the_noise_of_each_member():
 
 
 def test_scores_of_a_stream_are_those_in_memory_and_weights_of_zero_are_left_out():
-    found = fit(shuffled())
+    posterior = fit(shuffled())
     weights = (torch.arange(22) % 3 > 0).double()
     raw = [(x, y, w) for (x, y), w in zip(cut(), weights.split(5))]
-    in_memory = bn.score(found, bn.Data(DATA.inputs, DATA.targets, weights))
-    assert bn.score(found, bn.Data.stream(raw, n=22)) == pytest.approx(in_memory, rel=1e-12)
+    in_memory = bn.score(posterior, bn.Data(DATA.inputs, DATA.targets, weights))
+    assert bn.score(posterior, bn.Data.stream(raw, n=22)) == pytest.approx(in_memory, rel=1e-12)
     with pytest.raises(TypeError, match="call it batch by batch"):
-        found.predict(shuffled())
+        posterior.predict(shuffled())
     with pytest.raises(TypeError, match="score a stream with the posterior itself"):
-        bn.score(found.predict(DATA.inputs), shuffled())
+        bn.score(posterior.predict(DATA.inputs), shuffled())
 
 
 @pytest.mark.slow
@@ -526,8 +526,8 @@ def test_a_short_batch_that_always_comes_alike_does_not_move_the_mode(source):
     problem = bn.Problem(Constant, bn.likelihoods.Gaussian(noise=0.5))
     precision = len(Y) / 0.25 + 1
     recipe = MAP(epochs=300, batch_size=32, optimizer=SGD(lr=Cosine(peak=0.05)))
-    found = bn.fit(recipe, problem, bn.Data.stream(source, n=len(Y)), engine=Engine(**CPU)).mean()["level"]
-    assert abs(float(found) - float(Y.sum()) / 0.25 / precision) < 1e-3
+    level = bn.fit(recipe, problem, bn.Data.stream(source, n=len(Y)), engine=Engine(**CPU)).mean()["level"]
+    assert abs(float(level) - float(Y.sum()) / 0.25 / precision) < 1e-3
 
 
 def test_shares_follow_sizes_over_a_pass_wherever_reading_begins():
@@ -536,10 +536,12 @@ def test_shares_follow_sizes_over_a_pass_wherever_reading_begins():
         with closing(stream.batches(skip=skip, passes=2, shares=True)) as batches:
             return [1.0 if piece.weights is None else float(piece.weights[0]) for piece in batches]
 
-    known, found = shares(UNEVEN), shares(lambda: iter(UNEVEN))
+    known, learned = shares(UNEVEN), shares(lambda: iter(UNEVEN))
     exact = [96 / 65, 96 / 65, 3 / 65]
-    assert known == pytest.approx(exact * 2) and found == pytest.approx([1, 1, 3 / 65, *exact])
-    assert all(shares(source, skip=2) == all_[2:] for source, all_ in ((UNEVEN, known), (lambda: iter(UNEVEN), found)))
+    assert known == pytest.approx(exact * 2) and learned == pytest.approx([1, 1, 3 / 65, *exact])
+    assert all(
+        shares(source, skip=2) == all_[2:] for source, all_ in ((UNEVEN, known), (lambda: iter(UNEVEN), learned))
+    )
     even = DataLoader(TensorDataset(torch.zeros_like(Y), Y), batch_size=32, drop_last=True)
     assert shares(even) == [1.0] * 4
     with closing(bn.Data.stream(UNEVEN, n=len(Y)).batches(passes=1)) as plain:

@@ -214,8 +214,8 @@ def test_numbers_run_in_one_stack_and_the_rest_one_after_another(monkeypatch):
 def test_a_method_that_takes_no_tensor_runs_one_after_another_and_says_so_once(strategy, caplog):
     with caplog.at_level(logging.INFO, "basinet"):
         fit(RECIPES["branching"], strategy)
-    told = [line for line in lines(caplog) if "one after another" in line]
-    assert len(told) == 1 and told[0].startswith("3 recipes of Branching run one after another: ")
+    warnings = [line for line in lines(caplog) if "one after another" in line]
+    assert len(warnings) == 1 and warnings[0].startswith("3 recipes of Branching run one after another: ")
 
 
 def test_single_precision_stays_with_a_parameter_that_has_no_axes(monkeypatch):
@@ -347,15 +347,15 @@ def test_a_swept_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeyp
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of steps that are made from here on."""
-    made: list[int] = []
+    counts: list[int] = []
     advance = Kernel.advance
 
     def count(self: Kernel, clocks: Any, count: int, total: Tensor) -> Tensor:
-        made.append(count)
+        counts.append(count)
         return advance(self, clocks, count, total)
 
     monkeypatch.setattr(Kernel, "advance", count)
-    return made
+    return counts
 
 
 def test_a_plain_run_is_not_taken_for_a_swept_one_that_was_stopped(tmp_path):
@@ -363,8 +363,8 @@ def test_a_plain_run_is_not_taken_for_a_swept_one_that_was_stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(recipe, pool=tmp_path, observe=Stop(1, KeyboardInterrupt))
     unbroken = fit(expand(recipe)[0], members=3)
-    found = fit(expand(recipe)[0], members=3, pool=tmp_path)
-    assert found.info["trained"] == 3 and all(far(found[k], unbroken[k]) == 0.0 for k in range(3))
+    posterior = fit(expand(recipe)[0], members=3, pool=tmp_path)
+    assert posterior.info["trained"] == 3 and all(far(posterior[k], unbroken[k]) == 0.0 for k in range(3))
     assert len(checkpoints(tmp_path)) == 2  # those of the swept run
 
 

@@ -90,16 +90,16 @@ def exact(temperature=1.0, prior_temperature=1.0) -> Tensor:
 @pytest.mark.parametrize(("temperature", "temper", "heat"), [(1.0, "posterior", 1.0), (4.0, "likelihood", 1.0)])
 def test_map_finds_the_mode_of_data_observations_and_an_equation(temperature, temper, heat):
     terms = [precise(), Decay(POINTS, SCALE)]
-    found = bn.fit(FULL, problem(terms, temperature=temperature, temper=temper), DATA, engine=ENGINE)
-    mean = found.points()[0].params["weight"][0]
+    posterior = bn.fit(FULL, problem(terms, temperature=temperature, temper=temper), DATA, engine=ENGINE)
+    mean = posterior.points()[0].params["weight"][0]
     torch.testing.assert_close(mean, exact(temperature, heat), rtol=0, atol=1e-9)
 
 
 def test_batches_of_data_and_points_go_to_the_same_mode():
     terms = [precise(batch_size=2), Decay(POINTS, SCALE, batch_size=5)]
     recipe = bn.MAP(epochs=60, batch_size=10, optimizer=Adam(lr=Cosine(peak=0.1)))
-    found = bn.fit(recipe, problem(terms), DATA, engine=ENGINE)
-    off = found.points()[0].params["weight"][0] - exact()
+    posterior = bn.fit(recipe, problem(terms), DATA, engine=ENGINE)
+    off = posterior.points()[0].params["weight"][0] - exact()
     plain = bn.fit(recipe, problem([]), DATA, engine=ENGINE).points()[0].params["weight"][0] - exact()
     assert float(off.norm()) < 0.02 < 0.1 < float(plain.norm())
 
@@ -113,8 +113,8 @@ def test_an_equation_carries_a_network_past_its_data():
     for terms in ([], [Decay(line(-1, 2, 40), 0.02)]):
         given = bn.Problem(plain_net, bn.likelihoods.Gaussian(noise=0.02), terms=terms)
         recipe = bn.MAP(epochs=300, batch_size=None, optimizer=Adam(lr=Cosine(peak=0.03)))
-        made = bn.fit(recipe, given, data, members=2, engine=ENGINE)
-        errors.append(float((made.predict(beyond).mean[:, 0] - truth).abs().max()))
+        posterior = bn.fit(recipe, given, data, members=2, engine=ENGINE)
+        errors.append(float((posterior.predict(beyond).mean[:, 0] - truth).abs().max()))
     assert errors[1] < 0.05 < 0.15 < errors[0], errors
 
 
@@ -176,15 +176,15 @@ def test_two_processes_train_the_same_members():
 def test_terms_are_saved_with_the_posterior_and_needed_to_load_it(tmp_path: Path):
     learned = bn.terms.Observations(FEW, FEW_Y, bn.likelihoods.Gaussian(noise=0.3, learned=True))
     given = problem([*TERMS, learned], Net)
-    made = bn.fit(SHORT, given, DATA, members=2, engine=ENGINE)
-    made.save(tmp_path)
+    posterior = bn.fit(SHORT, given, DATA, members=2, engine=ENGINE)
+    posterior.save(tmp_path)
     loaded = bn.load(tmp_path, Net)
-    assert torch.equal(loaded.predict(X).mean, made.predict(X).mean)
+    assert torch.equal(loaded.predict(X).mean, posterior.predict(X).mean)
     first, second, third = loaded.problem.terms
     assert isinstance(first, bn.terms.Observations) and torch.equal(first.targets, FEW_Y) and first.batch_size == 2
     assert isinstance(second, Decay) and (second.rate, second.scale, second.n) == (RATE, SCALE, 25)
     assert third.likelihood.learned
-    point = made.points()[0]
+    point = posterior.points()[0]
     seen = [p.term_potential(*point, mode="eval") for p in (loaded.problem, given)]
     assert torch.equal(*seen)
     assert not [f for f in tmp_path.iterdir() if f.suffix not in (".json", ".safetensors", ".lock")]

@@ -296,9 +296,9 @@ def test_ctrl_c_saves_all_workers_and_the_run_goes_on_in_any_number_of_processes
     assert said()[-1] == "stopped: the same fit with the same pool resumes from here"
     assert sum(name.endswith(".safetensors") for name in checkpoints(tmp_path)) == 2
     torch.set_num_threads(2)  # those of the run that goes on count, not those of this process
-    made = fit(again, long, pool=tmp_path, members=2)
+    posterior = fit(again, long, pool=tmp_path, members=2)
     torch.set_num_threads(1)
-    assert same(made, fit(1, long, members=2)) and checkpoints(tmp_path) == []
+    assert same(posterior, fit(1, long, members=2)) and checkpoints(tmp_path) == []
     assert sum("resuming from step" in line for line in said()) == 2
 
 
@@ -319,10 +319,12 @@ def test_a_group_that_runs_out_of_memory_in_a_worker_is_halved(monkeypatch, said
         return plain(group)
 
     monkeypatch.setattr(Group, "train", small)
-    made = fit(2, strategy="stacked", members=8)
+    posterior = fit(2, strategy="stacked", members=8)
     assert sum("out of memory with 4 members at once" in line for line in said()) == 2
     monkeypatch.undo()
-    torch.testing.assert_close(made.parts[0].family.params, fit(1, strategy="loop", members=8).parts[0].family.params)
+    torch.testing.assert_close(
+        posterior.parts[0].family.params, fit(1, strategy="loop", members=8).parts[0].family.params
+    )
 
 
 class Branching(nn.Linear):
@@ -381,8 +383,8 @@ def test_a_process_needs_a_gpu_of_its_own(monkeypatch):
 
 def test_values_travel_as_they_are():
     for value in (torch.randn(3, 4).T, torch.tensor(2), torch.zeros(0, 3), torch.ones(2, dtype=torch.bfloat16) > 0):
-        got = transport.loads(transport.dumps({"x": [value]}))["x"][0]
-        assert torch.equal(got, value) and got.dtype == value.dtype
+        received = transport.loads(transport.dumps({"x": [value]}))["x"][0]
+        assert torch.equal(received, value) and received.dtype == value.dtype
     part = torch.zeros(1_000_000)[:3]
     assert len(transport.dumps(part)) < 1000  # not the memory that it is a view of
 
