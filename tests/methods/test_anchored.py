@@ -62,14 +62,14 @@ def test_anchored_conforms_and_spreads_as_its_theory_says():
 def test_each_member_is_the_mode_with_its_anchor_and_its_targets(noise, bootstrap):
     exact = conjugate()
     data = exact.data.bootstrap(3) if bootstrap else exact.data
-    found = weights_of(bn.fit(settled(noise), exact.problem, data, members=3, engine=ENGINE))
+    weights = weights_of(bn.fit(settled(noise), exact.problem, data, members=3, engine=ENGINE))
     for k in range(3):
         rows = data.rows[k] if bootstrap else torch.arange(N)
         anchor, unit = tether(k)
         x, y = exact.data.inputs[rows], (exact.data.targets + noise * SIGMA * unit)[rows]
         precision = x.T @ x / SIGMA**2 + torch.eye(3) / SCALE**2
         mode = torch.linalg.solve(precision, x.T @ y / SIGMA**2 + SCALE * anchor / SCALE**2)
-        torch.testing.assert_close(found[k], mode, rtol=0, atol=1e-9)
+        torch.testing.assert_close(weights[k], mode, rtol=0, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -115,11 +115,12 @@ def test_learned_noise_does_not_count_what_was_added():
     likelihood = bn.likelihoods.Gaussian(noise=0.8, learned=True)
     problem = bn.Problem(exact.problem.network, likelihood, exact.problem.prior)
     plain = bn.fit(MAP(epochs=600, batch_size=None, optimizer=DESCENT), problem, exact.data, engine=ENGINE)
-    made = bn.fit(settled(True, 300), problem, exact.data, members=100, engine=ENGINE)
+    posterior = bn.fit(settled(True, 300), problem, exact.data, members=100, engine=ENGINE)
     expected = plain.sample(1)["likelihood.log_noise"][0, 0]
-    found = made.sample(1)["likelihood.log_noise"][:, 0]
-    assert abs(float(found.mean() - expected)) < 4 * float(found.std()) / math.sqrt(100) + 0.01  # and curvature's share
-    assert float(found.std()) < 0.2
+    log_noise = posterior.sample(1)["likelihood.log_noise"][:, 0]
+    error = float(log_noise.std()) / math.sqrt(100)
+    assert abs(float(log_noise.mean() - expected)) < 4 * error + 0.01  # and curvature's share
+    assert float(log_noise.std()) < 0.2
 
 
 @pytest.mark.parametrize("scale", [0.3, {"0": 0.5, "2": 0.1}, "lecun", "he", "xavier"])
@@ -142,27 +143,27 @@ def test_anchors_are_draws_from_the_prior_and_the_prior_is_centred_on_them(scale
     x, y = torch.ones(4, 2).double(), torch.ones(4, 1).double()
     batch = Batch(x, y, torch.arange(4), torch.tensor(0), 20)
     state = recipe.init(point, problem, bn.Noise.seed(2))
-    found, info = recipe.gradient(state, Step(batch, problem, bn.Noise.seed(3), lift=Alone()))
+    grads, info = recipe.gradient(state, Step(batch, problem, bn.Noise.seed(3), lift=Alone()))
 
     def loss(params: dict[str, Tensor]) -> Tensor:
         terms = ((params[n] - a) / scales[n] for n, a in state.memory.anchor.items())
         log_likelihood = problem.log_likelihood(params, point.buffers, batch)[0] / 4
         return 0.5 * torch.cat([t.reshape(-1) for t in terms]).square().sum() / 20 - log_likelihood
 
-    torch.testing.assert_close(found, torch.func.grad(loss)(point.params), rtol=0, atol=1e-12)
+    torch.testing.assert_close(grads, torch.func.grad(loss)(point.params), rtol=0, atol=1e-12)
     torch.testing.assert_close(info.loss, loss(point.params), rtol=0, atol=1e-12)
 
 
 def test_members_do_not_start_at_their_anchors():
     exact = conjugate()
     still = Anchored(epochs=1, batch_size=None, optimizer=SGD(lr=0.0))
-    found = weights_of(bn.fit(still, exact.problem, exact.data, members=3, engine=ENGINE))
+    weights = weights_of(bn.fit(still, exact.problem, exact.data, members=3, engine=ENGINE))
     fresh = bn.fit(MAP(epochs=1, batch_size=None, optimizer=SGD(lr=0.0)), exact.problem, exact.data, members=3)
-    torch.testing.assert_close(found, weights_of(fresh), rtol=0, atol=0)
+    torch.testing.assert_close(weights, weights_of(fresh), rtol=0, atol=0)
     for k in range(3):
-        assert (found[k] - SCALE * tether(k)[0]).abs().max() > 0.1
+        assert (weights[k] - SCALE * tether(k)[0]).abs().max() > 0.1
     one = bn.fit(still, exact.problem, exact.data, members=2, start=fresh[:1], engine=ENGINE)
-    assert torch.equal(weights_of(one), found[:1].expand(2, 3))
+    assert torch.equal(weights_of(one), weights[:1].expand(2, 3))
 
 
 @pytest.mark.parametrize("prior", [bn.priors.LogUniform(), bn.priors.StudentT(), bn.priors.Laplace()])
@@ -198,10 +199,10 @@ def test_several_targets_have_noise_of_their_own(learned):
     problem = bn.Problem(lambda: nn.Linear(4, 2).double(), likelihood)
     inputs = bn.Noise.seed(5).normal(torch.empty(N, 4, dtype=torch.float64))
     recipe = Anchored(epochs=30, batch_size=10, target_noise=True)
-    made = bn.fit(recipe, problem, bn.Data(inputs, inputs[:, :2]), members=2, engine=ENGINE)
+    posterior = bn.fit(recipe, problem, bn.Data(inputs, inputs[:, :2]), members=2, engine=ENGINE)
     loop = bn.Engine(device="cpu", dtype=torch.float64, strategy="loop", progress=False)
     alone = bn.fit(recipe, problem, bn.Data(inputs, inputs[:, :2]), members=2, engine=loop)
-    torch.testing.assert_close(weights_of(made), weights_of(alone), rtol=0, atol=1e-10)
+    torch.testing.assert_close(weights_of(posterior), weights_of(alone), rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -210,16 +211,16 @@ def test_ten_members_on_diabetes(tmp_path):
     make = lambda: bn.networks.MLP(10, 1, hidden=(50,))  # noqa: E731
     problem = bn.Problem(make, bn.likelihoods.Gaussian(noise=0.7, learned=True), bn.priors.Normal(scale="lecun"))
     engine = bn.Engine(device="cpu", progress=False)
-    made = bn.fit(
+    posterior = bn.fit(
         Anchored(target_noise=None, epochs=300), problem, splits.train, val=splits.val, members=10, engine=engine
     )
-    predictive = made.predict(splits.test.inputs)
+    predictive = posterior.predict(splits.test.inputs)
     plain = bn.fit(MAP(epochs=300), problem, splits.train, members=10, engine=engine).predict(splits.test.inputs)
     scale = float(splits.train.targets.std())
     rmse = float((predictive.mean - splits.test.targets.reshape(predictive.mean.shape)).square().mean().sqrt())
     assert rmse < 0.85 * scale
     assert float(predictive.epistemic.mean()) > 1.5 * float(plain.epistemic.mean())
-    made.save(tmp_path / "saved")
+    posterior.save(tmp_path / "saved")
     again = bn.load(tmp_path / "saved", make)
     assert torch.equal(again.predict(splits.test.inputs).outputs, predictive.outputs)
     assert isinstance(take(again.parts[0].family, 0), Delta) and again.recipe == Anchored(target_noise=None, epochs=300)

@@ -63,16 +63,16 @@ def test_a_gradient_of_the_shared_weights_is_the_mean_of_the_points():
 
 def test_points_differ_and_their_noise_is_that_of_validation():
     val = bn.Data(X[:10], Y[:10] + 3.0)  # far from what is learned
-    made = fitted(
+    posterior = fitted(
         bn.BatchEnsemble(count=3, epochs=20, batch_size=10, optimizer=Adam(lr=Cosine(peak=0.01))),
         bn.likelihoods.Gaussian(noise=0.1, learned=True),
         val=val,
     )
-    assert len(made) == 1 and made.predict(X).outputs.shape[:2] == (1, 3)
-    assert made.predict(X).epistemic.mean() > 1e-6
-    noise = family(made).params["likelihood.log_noise"].exp()
+    assert len(posterior) == 1 and posterior.predict(X).outputs.shape[:2] == (1, 3)
+    assert posterior.predict(X).epistemic.mean() > 1e-6
+    noise = family(posterior).params["likelihood.log_noise"].exp()
     assert noise.shape == (3,) and (noise > 1).all()
-    assert len(made.info["curves"]["noise_factor"][0]) == 3
+    assert len(posterior.info["curves"]["noise_factor"][0]) == 3
 
 
 @pytest.mark.parametrize(

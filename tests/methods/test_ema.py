@@ -42,52 +42,52 @@ def test_the_average_is_that_of_the_iterates_with_weights_that_decay(horizon):
     ]
     decay = math.exp(-1 / horizon)
     weights = torch.tensor([decay ** (steps - t) for t in range(1, steps + 1)], dtype=torch.float64)
-    made = bn.fit(EMA(epochs=steps, batch_size=None, horizon=horizon, optimizer=sgd), problem, data, engine=ENGINE)
+    posterior = bn.fit(EMA(epochs=steps, batch_size=None, horizon=horizon, optimizer=sgd), problem, data, engine=ENGINE)
     expected = weights / weights.sum() @ torch.stack(visited)
-    torch.testing.assert_close(ravel(made.mean()), expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(ravel(posterior.mean()), expected, rtol=0, atol=1e-14)
 
 
 def test_a_horizon_of_next_to_nothing_is_the_last_iterate():
     data, sgd = classes(), SGD(lr=0.05)
     last = bn.fit(MAP(epochs=4, batch_size=None, optimizer=sgd), PROBLEM, data, engine=ENGINE)
-    made = bn.fit(EMA(epochs=4, batch_size=None, horizon=1e-4, optimizer=sgd), PROBLEM, data, engine=ENGINE)
-    torch.testing.assert_close(ravel(made.mean()), ravel(last.mean()), rtol=0, atol=1e-14)
+    posterior = bn.fit(EMA(epochs=4, batch_size=None, horizon=1e-4, optimizer=sgd), PROBLEM, data, engine=ENGINE)
+    torch.testing.assert_close(ravel(posterior.mean()), ravel(last.mean()), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("data_dtype", [torch.float64, torch.float32])
 def test_norm_statistics_are_those_of_the_average(data_dtype):
     data = classes().to(dtype=data_dtype)
-    made = bn.fit(EMA(epochs=6, batch_size=10), PROBLEM, data, members=2, engine=ENGINE)
-    assert made.parts[0].inputs is None  # statistics are there once and for all
+    posterior = bn.fit(EMA(epochs=6, batch_size=10), PROBLEM, data, members=2, engine=ENGINE)
+    assert posterior.parts[0].inputs is None  # statistics are there once and for all
     inputs = data.inputs.double()
     for k in range(2):
         module = net()
-        point = take(made.parts[0].family, k).mean()
+        point = take(posterior.parts[0].family, k).mean()
         module.load_state_dict(point.params | point.buffers)
         hidden = module[0](inputs)
         standard = (hidden - hidden.mean(0)) / (hidden.var(0) + module[1].eps).sqrt()
         expected = module[3](torch.tanh(standard * module[1].weight + module[1].bias))
-        found = made.predict(inputs).outputs[k, 0]
-        torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-12)
+        outputs = posterior.predict(inputs).outputs[k, 0]
+        torch.testing.assert_close(outputs, expected.detach(), rtol=0, atol=1e-12)
         torch.testing.assert_close(module.eval()(inputs), expected, rtol=0, atol=1e-12)
 
 
 def test_a_network_without_norms_keeps_no_inputs():
     problem = bn.Problem(lambda: nn.Linear(4, 3).double(), PROBLEM.likelihood)
-    made = bn.fit(EMA(epochs=1), problem, classes(), val=classes(8), engine=ENGINE)
-    assert made.parts[0].inputs is None and len(made.info["curves"]["val_nll"][0]) == 1
+    posterior = bn.fit(EMA(epochs=1), problem, classes(), val=classes(8), engine=ENGINE)
+    assert posterior.parts[0].inputs is None and len(posterior.info["curves"]["val_nll"][0]) == 1
 
 
 def test_validation_waits_for_the_statistics():
-    made = bn.fit(EMA(epochs=1), PROBLEM, classes(), val=classes(8), engine=ENGINE)
-    assert "val_nll" not in made.info["curves"]
+    posterior = bn.fit(EMA(epochs=1), PROBLEM, classes(), val=classes(8), engine=ENGINE)
+    assert "val_nll" not in posterior.info["curves"]
 
 
 def test_one_average_on_digits_with_batch_norm():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,), batch_norm=True), PROBLEM.likelihood)
-    made = bn.fit(EMA(epochs=30), problem, splits.train, engine=ENGINE)
-    predictive = made.predict(splits.test.inputs)
+    posterior = bn.fit(EMA(epochs=30), problem, splits.train, engine=ENGINE)
+    predictive = posterior.predict(splits.test.inputs)
     nll = -float(predictive.log_prob(splits.test.targets).mean())
     assert nll < math.log(10) / 6
     accuracy = float((predictive.probs.argmax(-1) == splits.test.targets).double().mean())

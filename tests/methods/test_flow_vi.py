@@ -29,8 +29,8 @@ def test_it_conforms_and_closes_the_gap_that_independence_leaves():
 def test_around_laplace_it_starts_as_that_and_leaves_features_alone(structure):
     laplace = bn.fit(Laplace(structure=structure, prior_precision="prior"), PROBLEM, data(), start=START, engine=ENGINE)
     still = FlowVI(epochs=1, maps=3, optimizer=SGD(lr=0.0))
-    made = bn.fit(still, PROBLEM, data(), start=laplace, engine=ENGINE)
-    family, base = take(made.parts[0].family, 0), take(laplace.parts[0].family, 0)
+    posterior = bn.fit(still, PROBLEM, data(), start=laplace, engine=ENGINE)
+    family, base = take(posterior.parts[0].family, 0), take(laplace.parts[0].family, 0)
     assert isinstance(family, Partial) and isinstance(family.part, Flow)
     assert isinstance(family.part.before, Diagonal if structure == "diagonal" else Full)
     assert set(family.part.centre) == {"2.weight", "2.bias"}
@@ -57,10 +57,10 @@ def test_an_exact_posterior_has_the_evidence_for_its_elbo_and_flows_keep_it():
 
 
 def test_some_parameters_around_a_point_and_no_maps():
-    made = bn.fit(FlowVI(epochs=2, maps=0, where="2.*"), PROBLEM, data(), start=START, engine=ENGINE)
-    family = made.parts[0].family
+    posterior = bn.fit(FlowVI(epochs=2, maps=0, where="2.*"), PROBLEM, data(), start=START, engine=ENGINE)
+    family = posterior.parts[0].family
     assert isinstance(family.part, Diagonal) and set(family.part.centre) == {"2.weight", "2.bias"}
-    assert ravel(made.mean()).isfinite().all()
+    assert ravel(posterior.mean()).isfinite().all()
 
 
 def test_more_parameters_than_memory_allows_are_refused_with_what_fits():
@@ -68,8 +68,8 @@ def test_more_parameters_than_memory_allows_are_refused_with_what_fits():
     rows = bn.Data(torch.randn(20, 500), torch.arange(20) % 10)
     start = bn.Posterior.of(problem.network.module, problem)
     recipe = FlowVI(flow="coupling", epochs=1)
-    found = bn.cost(recipe, problem, rows, start=start, engine=bn.Engine(device="cpu", progress=False))
-    assert not found.fits and found.instead == FlowVI(flow="radial", epochs=1)
+    cost = bn.cost(recipe, problem, rows, start=start, engine=bn.Engine(device="cpu", progress=False))
+    assert not cost.fits and cost.instead == FlowVI(flow="radial", epochs=1)
     with pytest.raises(MemoryError, match=r"10 coupling maps of 204,410 parameters takes .*flow='radial'"):
         bn.fit(recipe, problem, rows, start=start, engine=ENGINE)
 
@@ -100,8 +100,8 @@ def test_la_nf_on_digits_is_no_worse_than_chance_and_keeps_its_accuracy():
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
     mode = bn.fit(MAP(epochs=30), problem, splits.train, engine=engine)
     laplace = bn.fit(Laplace(structure="full"), problem, splits.train, start=mode, engine=engine)
-    made = bn.fit(FlowVI(epochs=10, maps=5), problem, splits.train, start=laplace, engine=engine)
-    assert bn.score(made, splits.test)["accuracy"] > 0.9
+    posterior = bn.fit(FlowVI(epochs=10, maps=5), problem, splits.train, start=laplace, engine=engine)
+    assert bn.score(posterior, splits.test)["accuracy"] > 0.9
 
 
 def test_a_normal_that_is_almost_without_spread_in_some_direction_is_bent_too():

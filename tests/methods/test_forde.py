@@ -123,8 +123,8 @@ def test_equal_members_do_not_push_each_other(dtype: torch.dtype) -> None:
     z = torch.cat([other, one, one, one])  # of which each is pushed by the first alone
     exact = z.double().requires_grad_()
     expected = torch.autograd.grad(by_definition(exact[:, 0]).sum(), exact)[0].to(dtype)
-    found = slope(z, torch.ones(1, 9, dtype=dtype))  # rounding over a bandwidth of 1e-12 would be 1e5 in float32
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
+    slopes = slope(z, torch.ones(1, 9, dtype=dtype))  # rounding over a bandwidth of 1e-12 would be 1e5 in float32
+    torch.testing.assert_close(slopes, expected, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("repulsion", [1.0, "paper"])
@@ -156,8 +156,8 @@ def test_finite_differences_of_the_whole_gradient(repulsion: Any) -> None:
         step = {n: 1e-5 * NOISE.split(n).split(i).normal(x) for n, x in mine.items()}
         ahead, behind = ({n: x + sign * step[n] for n, x in mine.items()} for sign in (1, -1))
         expected = (objective(i, ahead) - objective(i, behind)) / 2
-        found = sum(float((grads[n][i] * step[n]).sum()) for n in mine)
-        assert found == pytest.approx(expected, rel=1e-6)
+        derivative = sum(float((grads[n][i] * step[n]).sum()) for n in mine)
+        assert derivative == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_size_of_logits_does_not_matter() -> None:
@@ -186,14 +186,14 @@ def test_pca_of_inputs_without_a_preferred_direction_is_identity() -> None:
     state, keys = start(problem, 3)
     centred = classes(50).inputs - classes(50).inputs.mean(0)
     white = bn.Data(3.0 * torch.linalg.qr(centred)[0] + 5.0, classes(50).targets)
-    found = []
+    gradients = []
     for scales in ("identity", "pca", 0.5):
         recipe = FoRDE(lengthscales=scales)
         known = recipe.context(problem, white)
         assert (known is None) == (scales == "identity")
-        found.append(ravel(recipe.gradient(state, Step(batch, problem, keys, known, Lift()))[0], 1))
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
-    torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-9)
+        gradients.append(ravel(recipe.gradient(state, Step(batch, problem, keys, known, Lift()))[0], 1))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-9)
+    torch.testing.assert_close(gradients[0], gradients[2], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
@@ -223,8 +223,8 @@ def test_the_covariance_is_of_examples_with_weight_and_of_streams_too() -> None:
 def test_constant_inputs_do_not_count_and_must_not_be_all() -> None:
     inputs = torch.cat([classes(50).inputs, torch.ones(50, 2).double()], 1)
     for alpha in (0.2, 1.0):
-        found = metric(covariance(bn.Data(inputs, torch.zeros(50))), alpha)
-        assert not found[4:].any() and not found[:, 4:].any() and bool(found[:4, :4].diagonal().gt(0).all())
+        matrix = metric(covariance(bn.Data(inputs, torch.zeros(50))), alpha)
+        assert not matrix[4:].any() and not matrix[:, 4:].any() and bool(matrix[:4, :4].diagonal().gt(0).all())
     with pytest.raises(ValueError, match=r"do not vary.*identity"):
         metric(torch.zeros(3, 3, dtype=torch.float64), 1.0)
 
@@ -260,12 +260,12 @@ def test_examples_of_weight_zero_do_not_count() -> None:
     few = FoRDE().gradient(state, six)[0]
     weights = torch.tensor([1.0] * 6 + [0.0] * 2).double()
     masked = batch_of(bn.Data(data.inputs, data.targets, weights=weights), 8)
-    found = FoRDE().gradient(state, Step(masked, problem, keys, None, Lift()))[0]
+    grads = FoRDE().gradient(state, Step(masked, problem, keys, None, Lift()))[0]
     zero = FoRDE().gradient(state, Step(masked._replace(weights=0 * weights), problem, keys, None, Lift()))[0]
     push = FoRDE(repulsion=0.0).gradient(state, Step(masked, problem, keys, None, Lift()))[0]
     n = "first.weight"
     pull = FoRDE(repulsion=0.0).gradient(state, six)[0]
-    torch.testing.assert_close((found[n] - push[n]) * 8, (few[n] - pull[n]) * 6, rtol=0, atol=1e-12)
+    torch.testing.assert_close((grads[n] - push[n]) * 8, (few[n] - pull[n]) * 6, rtol=0, atol=1e-12)
     torch.testing.assert_close(zero[n], state.params[n] / 8, rtol=0, atol=1e-12)  # the prior alone
 
 
@@ -299,8 +299,8 @@ def test_numbers_and_labels_are_fitted(likelihood: Any) -> None:
     targets = (data.inputs[:, :3] > 0).to(torch.long if isinstance(likelihood, bn.likelihoods.Bernoulli) else None)
     targets = targets.double() if isinstance(likelihood, bn.likelihoods.Gaussian) else targets
     recipe = FoRDE(epochs=5, batch_size=10)
-    made = bn.fit(recipe, problem_of(Tanh, likelihood), bn.Data(data.inputs, targets), members=3, engine=ENGINE)
-    assert math.isfinite(bn.score(made, bn.Data(data.inputs, targets))["nll"])
+    posterior = bn.fit(recipe, problem_of(Tanh, likelihood), bn.Data(data.inputs, targets), members=3, engine=ENGINE)
+    assert math.isfinite(bn.score(posterior, bn.Data(data.inputs, targets))["nll"])
 
 
 def test_members_look_at_different_features_of_digits() -> None:
@@ -308,10 +308,10 @@ def test_members_look_at_different_features_of_digits() -> None:
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(50,)), bn.likelihoods.Categorical())
     data, cosines = splits.train.take(slice(0, 300)), []
     for recipe in (MAP(epochs=40, batch_size=32), FoRDE(epochs=40, batch_size=32)):
-        made = bn.fit(recipe, problem, data, members=4, engine=bn.Engine(device="cpu", progress=False))
-        gradients = bn.input_gradients(made, splits.test)
+        posterior = bn.fit(recipe, problem, data, members=4, engine=bn.Engine(device="cpu", progress=False))
+        gradients = bn.input_gradients(posterior, splits.test)
         cosines.append(float(bn.metrics.mean_of_pairs(bn.metrics.gradient_cosine(gradients))))
-        assert bn.score(made, splits.test)["accuracy"] > 0.8
+        assert bn.score(posterior, splits.test)["accuracy"] > 0.8
     assert 1 - cosines[1] > 1.3 * (1 - cosines[0])
 
 

@@ -78,8 +78,8 @@ def test_what_does_not_fit_is_refused_with_what_does():
     problem = bn.Problem(lambda: bn.networks.MLP(2000, 10, hidden=(400,)), bn.likelihoods.Categorical())
     data = bn.Data(torch.randn(20, 2000), torch.arange(20) % 10)
     recipe = GaussianVI(structure="full", epochs=1)
-    found = bn.cost(recipe, problem, data, engine=bn.Engine(device="cpu", progress=False))
-    assert not found.fits and found.instead == GaussianVI(structure="low-rank", epochs=1)
+    cost = bn.cost(recipe, problem, data, engine=bn.Engine(device="cpu", progress=False))
+    assert not cost.fits and cost.instead == GaussianVI(structure="low-rank", epochs=1)
     with pytest.raises(MemoryError, match=r"a full covariance of 804,410 parameters takes .*structure='low-rank'"):
         bn.fit(recipe, problem, data, engine=ENGINE)
 
@@ -102,6 +102,6 @@ def test_on_diabetes_it_beats_the_mean_of_the_targets():
     splits = bn.datasets.load("diabetes")
     problem = bn.Problem(lambda: bn.networks.MLP(10, 1, hidden=(20,)), bn.likelihoods.Gaussian(noise=0.7, learned=True))
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
-    made = bn.fit(GaussianVI(epochs=150, rank=3), problem, splits.train, engine=engine)
-    assert isinstance(made.parts[0].family.part, LowRank)
-    assert bn.score(made, splits.test)["rmse"] < 0.9
+    posterior = bn.fit(GaussianVI(epochs=150, rank=3), problem, splits.train, engine=engine)
+    assert isinstance(posterior.parts[0].family.part, LowRank)
+    assert bn.score(posterior, splits.test)["rmse"] < 0.9

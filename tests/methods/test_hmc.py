@@ -137,7 +137,7 @@ def test_trajectories_that_are_cut_short_are_told(options, words, caplog):
 
 def ranks(recipe, simulations: int, kept: int) -> Tensor:
     """Of the true parameters among draws from their posteriors given simulated data, (simulations, d)."""
-    found = []
+    below = []
     exact = EXACT
     for s in range(simulations):
         key = Noise.seed(1000 + s)
@@ -147,8 +147,8 @@ def ranks(recipe, simulations: int, kept: int) -> Tensor:
         draws = draws_of(
             bn.fit(recipe, exact.problem, data, members=kept, seed=s, engine=ENGINE, start=at(exact.problem, truth))
         )
-        found.append((draws[:, -1] < truth).sum(0))  # the last draw of each chain: independent
-    return torch.stack(found)
+        below.append((draws[:, -1] < truth).sum(0))  # the last draw of each chain: independent
+    return torch.stack(below)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def test_it_conforms_and_has_the_fixed_point_of_mean_field():
 def test_a_step_is_the_published_one():
     exact = conjugate()
     recipe = IVON(epochs=3, batch_size=None, lr=0.2, curvature=0.7, betas=(0.8, 0.9), clip=0.05)
-    made = bn.fit(recipe, exact.problem, exact.data, engine=ENGINE)
+    posterior = bn.fit(recipe, exact.problem, exact.data, engine=ENGINE)
     x, y, n, prior = exact.data.inputs, exact.data.targets.reshape(-1), exact.data.n, 1.5
     delta = 1 / (prior**2 * n)
     start = bn.fit(IVON(epochs=0, batch_size=None), exact.problem, exact.data, engine=ENGINE)
@@ -43,15 +43,17 @@ def test_a_step_is_the_published_one():
         new = 0.9 * h + 0.1 * g * z / s + 0.5 * 0.1**2 * (h - g * z / s).square() / (h + delta)
         h = new
         m = m - 0.2 * (0.7 + delta) * ((v / (1 - 0.8**t) + delta * m) / (h + delta)).clamp(-0.05, 0.05)
-    family = take(made.parts[0].family, 0)
+    family = take(posterior.parts[0].family, 0)
     torch.testing.assert_close(ravel(family.centre), m, rtol=1e-12, atol=0)
     torch.testing.assert_close(ravel(family.scale), (n * (h + delta)).rsqrt(), rtol=1e-12, atol=0)
 
 
 def test_variances_stay_positive_under_the_wildest_curvature():
     exact = conjugate()
-    made = bn.fit(IVON(epochs=30, batch_size=2, betas=(0.9, 0.1), lr=0.0), exact.problem, exact.data, engine=ENGINE)
-    scale = ravel(take(made.parts[0].family, 0).scale)
+    posterior = bn.fit(
+        IVON(epochs=30, batch_size=2, betas=(0.9, 0.1), lr=0.0), exact.problem, exact.data, engine=ENGINE
+    )
+    scale = ravel(take(posterior.parts[0].family, 0).scale)
     assert bool((scale > 0).all()) and bool(scale.isfinite().all())
 
 
@@ -83,21 +85,21 @@ def test_the_prior_may_be_centred_and_the_noise_learned():
     centre = {"weight": torch.full((1, 3), 5.0, dtype=torch.float64)}
     recipe = IVON(epochs=200, batch_size=None, lr=Cosine(peak=0.2), curvature=1.0, betas=(0.9, 0.95), draws=100)
     tight = bn.Problem(exact.problem.network, exact.problem.likelihood, bn.priors.Normal(scale=0.01, centre=centre))
-    made = bn.fit(recipe, tight, exact.data, engine=ENGINE)
-    torch.testing.assert_close(made.mean()["weight"], centre["weight"], rtol=0, atol=0.05)
+    posterior = bn.fit(recipe, tight, exact.data, engine=ENGINE)
+    torch.testing.assert_close(posterior.mean()["weight"], centre["weight"], rtol=0, atol=0.05)
     learned = bn.Problem(exact.problem.network, bn.likelihoods.Gaussian(noise=3.0, learned=True))
-    made = bn.fit(IVON(epochs=100), learned, conjugate().data, engine=ENGINE)
-    family = made.parts[0].family
+    posterior = bn.fit(IVON(epochs=100), learned, conjugate().data, engine=ENGINE)
+    family = posterior.parts[0].family
     assert isinstance(family, Partial) and isinstance(family.part, Diagonal)
-    assert float(made.mean()["likelihood.log_noise"].exp()) < 1.5
+    assert float(posterior.mean()["likelihood.log_noise"].exp()) < 1.5
 
 
 def test_it_trains_on_streams_and_in_stacks_alike():
     exact = conjugate()
     parts = [(exact.data.inputs[i : i + 10], exact.data.targets[i : i + 10]) for i in range(0, 40, 10)]
     stream = bn.Data.stream(parts, n=40)
-    made = bn.fit(IVON(epochs=2), exact.problem, stream, members=2, engine=ENGINE)
-    assert len(made) == 2 and bool(ravel(made.mean()).isfinite().all())
+    posterior = bn.fit(IVON(epochs=2), exact.problem, stream, members=2, engine=ENGINE)
+    assert len(posterior) == 2 and bool(ravel(posterior.mean()).isfinite().all())
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 100])
@@ -145,11 +147,11 @@ def test_products_in_bfloat16_leave_the_posterior_in_float32_and_what_it_knows()
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), bn.likelihoods.Categorical())
     cast = bn.Engine(device="cpu", strategy="stacked", progress=False, autocast=torch.bfloat16, processes=1)
-    made = bn.fit(IVON(epochs=30), problem, splits.train, members=2, engine=cast)
-    family = made.parts[0].family
+    posterior = bn.fit(IVON(epochs=30), problem, splits.train, members=2, engine=cast)
+    family = posterior.parts[0].family
     assert {x.dtype for x in (*family.centre.values(), *family.scale.values())} == {torch.float32}
     plain = bn.fit(IVON(epochs=30), problem, splits.train, members=2, engine=replace(cast, autocast=None))
-    nlls = [bn.score(p, splits.test)["nll"] for p in (made, plain)]
+    nlls = [bn.score(p, splits.test)["nll"] for p in (posterior, plain)]
     assert abs(nlls[0] - nlls[1]) < 0.02 and nlls[1] < 0.5
     assert not torch.equal(ravel(family.centre), ravel(plain.parts[0].family.centre))  # it was in bfloat16
     with pytest.raises(ValueError, match=r"each step keeps 0\.999 does not move in torch\.bfloat16"):
@@ -160,8 +162,8 @@ def test_one_network_knows_digits():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), bn.likelihoods.Categorical())
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
-    made = bn.fit(IVON(epochs=60), problem, splits.train, engine=engine)
-    assert bn.score(made, splits.test)["accuracy"] > 0.92
+    posterior = bn.fit(IVON(epochs=60), problem, splits.train, engine=engine)
+    assert bn.score(posterior, splits.test)["accuracy"] > 0.92
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,10 @@ def test_members_of_a_mixture_are_those_alone_and_survive_saving(structure, tmp_
         alone = bn.fit(recipe, PROBLEM, classes(), start=MAPS[k], engine=ENGINE)
         for a, b in zip(leaves(family(mixture, k)), leaves(family(alone)), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-    found = mixture.predict(classes().inputs, samples=3)
+    predictive = mixture.predict(classes().inputs, samples=3)
     mixture.save(tmp_path / "la")
     loaded = bn.load(tmp_path / "la", net)
-    assert torch.equal(loaded.predict(classes().inputs, samples=3).outputs, found.outputs)
+    assert torch.equal(loaded.predict(classes().inputs, samples=3).outputs, predictive.outputs)
     assert loaded.recipe == recipe and loaded.info["curves"]["log_evidence"] == mixture.info["curves"]["log_evidence"]
 
 
@@ -88,8 +88,8 @@ def test_the_posterior_is_a_family_around_the_mode(structure, kind):
     assert type(family(whole)) is kind and type(family(last)) is Partial and type(family(last).part) is kind
     assert type(family(last).rest) is Delta and set(family(last).part.mean().params) == {"3.weight", "3.bias"}
     mode = MAPS[1].points()[0]
-    for made in (whole, last):
-        point = made.points()[0]
+    for posterior in (whole, last):
+        point = posterior.points()[0]
         assert all(torch.equal(point.params[n], x) for n, x in mode.params.items())
         assert all(torch.equal(point.buffers[n], x) for n, x in mode.buffers.items())
     draws = last.sample(4)
@@ -98,10 +98,10 @@ def test_the_posterior_is_a_family_around_the_mode(structure, kind):
 
 
 def test_where_names_any_parameters():
-    made = bn.fit(
+    posterior = bn.fit(
         Laplace(where=("*.weight", "!1.*"), prior_precision="prior"), PROBLEM, classes(), start=MAPS[0], engine=ENGINE
     )
-    assert set(family(made).part.mean().params) == {"0.weight", "3.weight"}
+    assert set(family(posterior).part.mean().params) == {"0.weight", "3.weight"}
     with pytest.raises(ValueError, match=r"no parameter matches 'head\.\*'.*There are 0\.weight"):
         bn.fit(Laplace(where="head.*", prior_precision="prior"), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
 
@@ -115,7 +115,7 @@ def test_the_default_is_full_for_small_layers_and_kronecker_for_large_ones():
 
 
 def test_the_size_of_batches_does_not_matter():
-    made = [
+    posteriors = [
         bn.fit(
             Laplace(where=None, structure=s, batch_size=b, prior_precision="prior"),
             PROBLEM,
@@ -126,7 +126,7 @@ def test_the_size_of_batches_does_not_matter():
         for s in ("full", "diagonal", "kronecker")
         for b in (7, None)
     ]
-    for one, other in zip(made[::2], made[1::2]):
+    for one, other in zip(posteriors[::2], posteriors[1::2]):
         a, b = BENCH.covariance(one), BENCH.covariance(other)
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
@@ -140,8 +140,8 @@ def test_twice_the_data_at_twice_the_likelihood_temperature_is_the_same(structur
     once = bn.fit(recipe, PROBLEM, data, start=MAPS[0], engine=ENGINE)
     again = bn.fit(recipe, hot, twice, start=MAPS[0], engine=ENGINE)
     torch.testing.assert_close(part_covariance(again), part_covariance(once), rtol=0, atol=1e-6)
-    told = [p.info["curves"]["log_evidence"][0][0] for p in (once, again)]
-    assert told[0] == pytest.approx(told[1], abs=1e-6)
+    evidence = [p.info["curves"]["log_evidence"][0][0] for p in (once, again)]
+    assert evidence[0] == pytest.approx(evidence[1], abs=1e-6)
 
 
 def part_covariance(posterior: bn.Posterior) -> torch.Tensor:
@@ -164,9 +164,9 @@ def test_temperature_scales_the_covariance(structure):
 def test_the_precision_is_curvature_and_prior_by_layer():
     prior = bn.priors.Normal(scale={"3.weight": 0.5, "": 2.0})
     problem = bn.Problem(net, PROBLEM.likelihood, prior)
-    made = bn.fit(Laplace(prior_precision="prior"), problem, classes(), start=MAPS[0], engine=ENGINE)
+    posterior = bn.fit(Laplace(prior_precision="prior"), problem, classes(), start=MAPS[0], engine=ENGINE)
     plain = bn.fit(Laplace(prior_precision=1e-9), problem, classes(), start=MAPS[0], engine=ENGINE)
-    difference = torch.linalg.inv(part_covariance(made)) - torch.linalg.inv(part_covariance(plain) + 0)
+    difference = torch.linalg.inv(part_covariance(posterior)) - torch.linalg.inv(part_covariance(plain) + 0)
     expected = torch.diag(torch.cat([torch.full((18,), 4.0), torch.full((3,), 0.25)]).double())
     torch.testing.assert_close(difference, expected, rtol=0, atol=1e-3)
 
@@ -198,9 +198,9 @@ def test_marginal_likelihood_finds_the_prior_that_makes_the_evidence_largest(str
         return float(normal.log_prob(y))
 
     recipe = Laplace(structure=structure, prior_precision="marglik")
-    made = BENCH.fit(recipe, exact.problem, exact.data, start=exact.mean)
-    factor, told = made.info["curves"]["prior_factor"][0][0], made.info["curves"]["log_evidence"][0][0]
-    mode = ravel(made.mean())
+    posterior = BENCH.fit(recipe, exact.problem, exact.data, start=exact.mean)
+    factor, evidence = posterior.info["curves"]["prior_factor"][0][0], posterior.info["curves"]["log_evidence"][0][0]
+    mode = ravel(posterior.mean())
     # at a fixed mode: log Z(m) = log p(y | mode) - 1/2 [log det Lambda(m) - log det m D + m q]
     x, noise = exact.data.inputs, exact.problem.likelihood.noise
 
@@ -211,7 +211,7 @@ def test_marginal_likelihood_finds_the_prior_that_makes_the_evidence_largest(str
         volume = torch.logdet(precision) - 5 * math.log(m / 49)
         return float(fit - 0.5 * (volume + m / 49 * mode.square().sum()))
 
-    assert told == pytest.approx(by_hand(factor), abs=1e-9)
+    assert evidence == pytest.approx(by_hand(factor), abs=1e-9)
     assert by_hand(factor) > max(by_hand(1.001 * factor), by_hand(factor / 1.001))
     fixed = BENCH.fit(
         Laplace(structure=structure, prior_precision="prior"), exact.problem, exact.data, start=exact.mean
@@ -222,13 +222,13 @@ def test_marginal_likelihood_finds_the_prior_that_makes_the_evidence_largest(str
 @pytest.mark.parametrize("temper", ["posterior", "likelihood"])
 def test_the_evidence_of_a_tempered_posterior_is_that_of_its_likelihood_and_prior(temper):
     exact = conjugate(temperature=0.3, temper=temper)
-    made = BENCH.fit(Laplace(prior_precision="prior"), exact.problem, exact.data, start=exact.mean)
+    posterior = BENCH.fit(Laplace(prior_precision="prior"), exact.problem, exact.data, start=exact.mean)
     x, y, noise = exact.data.inputs, exact.data.targets, exact.problem.likelihood.noise
     variance = 1.5**2 * (0.3 if temper == "posterior" else 1.0)  # of the prior, to the power of 1 / T_prior
     each = -0.5 * ((y - x @ exact.mean) / noise).square() - math.log(noise) - 0.5 * math.log(2 * math.pi)
     volume = torch.logdet(exact.precision) + 3 * math.log(variance)
     expected = each.sum() / 0.3 - 0.5 * (volume + exact.mean.square().sum() / variance)
-    assert made.info["curves"]["log_evidence"][0][0] == pytest.approx(float(expected), abs=1e-9)
+    assert posterior.info["curves"]["log_evidence"][0][0] == pytest.approx(float(expected), abs=1e-9)
 
 
 def test_corrected_eigenvalues_are_other_variances_in_the_same_basis():
@@ -276,14 +276,14 @@ def test_the_empirical_fisher_goes_with_the_fourth_power_of_noise_that_is_found(
         module.bias.zero_()
     recipe = Laplace(structure=structure, curvature="fisher", rank=3, prior_precision="prior")
     start = bn.Posterior.of(module, problem)
-    found = bn.fit(replace(recipe, noise="marglik"), problem, data, start=start)
-    noise = float(family(found).mean().params["likelihood.log_noise"].exp())
+    posterior = bn.fit(replace(recipe, noise="marglik"), problem, data, start=start)
+    noise = float(family(posterior).mean().params["likelihood.log_noise"].exp())
     known = bn.Problem(problem.model, bn.likelihoods.Gaussian(noise=noise), problem.prior)
     again = bn.fit(recipe, known, data, start=bn.Posterior.of(module, known))
     assert 0.2 < noise < 0.5  # it was 1 where the Fisher was made
-    evidence = [x.info["curves"]["log_evidence"][0][0] for x in (found, again)]
+    evidence = [x.info["curves"]["log_evidence"][0][0] for x in (posterior, again)]
     assert evidence[0] == pytest.approx(evidence[1], rel=1e-9)
-    spread = [x.predict(data.inputs[:5]).epistemic for x in (found, again)]
+    spread = [x.predict(data.inputs[:5]).epistemic for x in (posterior, again)]
     torch.testing.assert_close(spread[0], spread[1], rtol=1e-8, atol=1e-12)
     for other in (0.97, 1.03):  # at the noise that is found the evidence is largest
         near = bn.Problem(problem.model, bn.likelihoods.Gaussian(noise=other * noise), problem.prior)
@@ -303,8 +303,8 @@ def test_noise_by_marginal_likelihood_is_that_of_the_data():
         module.bias.copy_(solution[2:])
     start = bn.Posterior.of(module, problem)  # with noise 1, which is wrong
     recipe = Laplace(structure="full", noise="marglik", prior_precision="prior")
-    made = bn.fit(recipe, problem, bn.Data(x, y), start=start, engine=ENGINE)
-    noise = float(family(made).mean().params["likelihood.log_noise"].exp())
+    posterior = bn.fit(recipe, problem, bn.Data(x, y), start=start, engine=ENGINE)
+    noise = float(family(posterior).mean().params["likelihood.log_noise"].exp())
     assert noise == pytest.approx(truth, abs=4.5 * truth / math.sqrt(2 * n))
     # given the mode, the derivative of the evidence in the noise is zero: sum of squares / noise^2 = n - effective
     residual = y - x @ solution[:2] - solution[2]
@@ -313,7 +313,7 @@ def test_noise_by_marginal_likelihood_is_that_of_the_data():
     effective = float((values / (values + 1)).sum())
     assert float(residual.square().sum()) / noise**2 == pytest.approx(n - effective, rel=1e-5)
     exact = torch.linalg.inv(design.T @ design / noise**2 + torch.eye(3, dtype=torch.float64))
-    torch.testing.assert_close(part_covariance(made), exact, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(part_covariance(posterior), exact, rtol=1e-6, atol=1e-12)
     with pytest.raises(ValueError, match=r"noise='marglik' is for Gaussian\(noise=..., learned=True\)"):
         bn.fit(Laplace(noise="marglik", prior_precision="prior"), PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
 
@@ -338,18 +338,18 @@ def test_validation_scores_are_those_of_posteriors_with_that_precision(structure
     """Whether the factors are tried together or, where little may be held, one by one."""
     monkeypatch.setattr(laplace, "FACTORS", [0.1, 1.0, 30.0])
     recipe = Laplace(structure=structure, where=None, prior_precision="validation", via=via)
-    val, found = classes(60).take(slice(40, 60)), []
+    val, nlls = classes(60).take(slice(40, 60)), []
     for held in (laplace.HELD, 0):
         monkeypatch.setattr(laplace, "HELD", held)
-        made = bn.fit(recipe, PROBLEM, classes(), val=val, start=MAPS[0], engine=ENGINE)
-        found.append(made.info["curves"]["tried_nll"][0])
-    factors = made.info["curves"]["tried_factor"][0]  # those given, and some beyond an end
-    assert found[1] == pytest.approx(found[0], rel=1e-6)
+        posterior = bn.fit(recipe, PROBLEM, classes(), val=val, start=MAPS[0], engine=ENGINE)
+        nlls.append(posterior.info["curves"]["tried_nll"][0])
+    factors = posterior.info["curves"]["tried_factor"][0]  # those given, and some beyond an end
+    assert nlls[1] == pytest.approx(nlls[0], rel=1e-6)
     if via != "linear":  # that one has draws of its own
-        for factor, nll in zip(factors, found[0], strict=True):
+        for factor, nll in zip(factors, nlls[0], strict=True):
             one = replace(recipe, prior_precision=factor)  # the prior's own is 1
-            made = bn.fit(one, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
-            assert nll == pytest.approx(bn.score(made, val)["nll"], rel=1e-5)
+            posterior = bn.fit(one, PROBLEM, classes(), start=MAPS[0], engine=ENGINE)
+            assert nll == pytest.approx(bn.score(posterior, val)["nll"], rel=1e-5)
 
 
 def test_validation_examples_without_weight_do_not_count():
@@ -435,7 +435,7 @@ def test_networks_without_a_layer_that_is_known():
     same = nn.Linear(4, 3, bias=False).double()
     same.load_state_dict({"weight": start.points()[0].params["w"].T})
     for structure in ("full", "diagonal"):
-        made = bn.fit(
+        posterior = bn.fit(
             Laplace(where="w", structure=structure, prior_precision="prior"), problem, data, start=start, engine=ENGINE
         )
         known = bn.fit(
@@ -445,7 +445,7 @@ def test_networks_without_a_layer_that_is_known():
             start=bn.Posterior.of(same, linear),
             engine=ENGINE,
         )
-        a, b = (p.predict(data.inputs, via="probit").probs for p in (made, known))
+        a, b = (p.predict(data.inputs, via="probit").probs for p in (posterior, known))
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     small = bn.Engine(device="cpu", memory=900, progress=False)
     with pytest.raises(MemoryError, match="12 parameters"):
@@ -468,9 +468,11 @@ def test_a_head_of_imagenet_is_refused_as_full_and_runs_otherwise():
     with pytest.raises(MemoryError, match=words):
         bn.fit(Laplace(structure="full", prior_precision="prior"), problem, data, start=start, engine=ENGINE)
     for structure in (None, "diagonal"):
-        made = bn.fit(Laplace(structure=structure, prior_precision="prior"), problem, data, start=start, engine=ENGINE)
-        assert type(family(made)) is (Kronecker if structure is None else Diagonal)
-        assert made.predict(inputs, samples=2).probs.shape == (3, 1000)
+        posterior = bn.fit(
+            Laplace(structure=structure, prior_precision="prior"), problem, data, start=start, engine=ENGINE
+        )
+        assert type(family(posterior)) is (Kronecker if structure is None else Diagonal)
+        assert posterior.predict(inputs, samples=2).probs.shape == (3, 1000)
 
 
 def test_a_hessian_that_is_not_positive_names_its_block():
@@ -528,11 +530,11 @@ def test_adapters_beside_frozen_weights():
             return self.frozen(x) + self.up(self.down(x))
 
     problem = bn.Problem(Adapted, PROBLEM.likelihood)
-    made = bn.fit(
+    posterior = bn.fit(
         Laplace(where=None, structure="full", base=FAST, prior_precision="prior"), problem, classes(), engine=ENGINE
     )
-    assert type(family(made)) is Full and list(family(made).centre) == ["down.weight", "up.weight"]
-    assert "frozen.weight" in family(made).buffers
+    assert type(family(posterior)) is Full and list(family(posterior).centre) == ["down.weight", "up.weight"]
+    assert "frozen.weight" in family(posterior).buffers
 
 
 def test_a_stream_gives_what_data_in_memory_give():
@@ -572,16 +574,16 @@ def test_on_digits_the_last_layer_stays_as_accurate_and_all_layers_need_a_tuned_
     mode = bn.fit(MAP(epochs=20), problem, splits.train, engine=ENGINE)
     plain = bn.score(mode, splits.test)
     for structure in ("full", "kronecker", "eigen-corrected"):
-        made = bn.fit(
+        posterior = bn.fit(
             Laplace(structure=structure, prior_precision="prior"), problem, splits.train, start=mode, engine=ENGINE
         )
-        found = bn.score(made, splits.test)
-        assert found["accuracy"] > plain["accuracy"] - 0.02 and found["nll"] < plain["nll"] + 0.15
-        assert found["within"] > 0
+        scores = bn.score(posterior, splits.test)
+        assert scores["accuracy"] > plain["accuracy"] - 0.02 and scores["nll"] < plain["nll"] + 0.15
+        assert scores["within"] > 0
     evidence = {}
     for structure in ("kronecker", "eigen-corrected", "diagonal"):
         recipe = Laplace(structure=structure, where=None, prior_precision="validation")
-        made = bn.fit(recipe, problem, splits.train, val=splits.val, start=mode, engine=ENGINE)
-        evidence[structure] = made.info["curves"]["log_evidence"][0][0]
-        assert bn.score(made, splits.test)["nll"] < plain["nll"] + 0.02
+        posterior = bn.fit(recipe, problem, splits.train, val=splits.val, start=mode, engine=ENGINE)
+        evidence[structure] = posterior.info["curves"]["log_evidence"][0][0]
+        assert bn.score(posterior, splits.test)["nll"] < plain["nll"] + 0.02
     assert all(math.isfinite(x) for x in evidence.values())

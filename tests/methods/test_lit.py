@@ -66,16 +66,16 @@ def test_finite_differences_of_the_whole_gradient() -> None:
     step = {n: 1e-5 * NOISE.split(n).normal(x) for n, x in state.params.items()}
     ahead, behind = ({n: x + sign * step[n] for n, x in state.params.items()} for sign in (1, -1))
     expected = (whole_loss(ahead, batch, 0.7, 4) - whole_loss(behind, batch, 0.7, 4)) / 2
-    found = sum(float((grads[n] * step[n]).sum()) for n in grads)
-    assert found == pytest.approx(expected, rel=1e-6)
+    derivative = sum(float((grads[n] * step[n]).sum()) for n in grads)
+    assert derivative == pytest.approx(expected, rel=1e-6)
 
 
 def test_examples_of_weight_zero_do_not_count() -> None:
     s = NOISE.normal(torch.empty(3, 1, 6, 5, dtype=torch.float64))
     weights = torch.tensor([[1.0, 1, 1, 1, 0, 0]]).double()
-    found = slope(s, weights)
-    torch.testing.assert_close(found[:, :, :4], slope(s[:, :, :4], weights[:, :4]), rtol=0, atol=1e-14)
-    assert not found[:, :, 4:].any() and not slope(s, 0 * weights).any()
+    slopes = slope(s, weights)
+    torch.testing.assert_close(slopes[:, :, :4], slope(s[:, :, :4], weights[:, :4]), rtol=0, atol=1e-14)
+    assert not slopes[:, :, 4:].any() and not slope(s, 0 * weights).any()
     assert not slope(s[:1], weights).any()  # nobody is compared with itself
     data = classes()
     masked = bn.Data(data.inputs, data.targets, weights=(torch.arange(12) < 9).double())
@@ -97,10 +97,10 @@ def test_gradients_of_members_come_to_stand_at_right_angles() -> None:
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(50,)), bn.likelihoods.Categorical())
     data, cosines = splits.train.take(slice(0, 300)), []
     for recipe in (MAP(epochs=40), LIT(epochs=40)):
-        made = bn.fit(recipe, problem, data, members=4, engine=bn.Engine(device="cpu", progress=False))
-        gradients = bn.input_gradients(made, splits.test)
+        posterior = bn.fit(recipe, problem, data, members=4, engine=bn.Engine(device="cpu", progress=False))
+        gradients = bn.input_gradients(posterior, splits.test)
         cosines.append(float(bn.metrics.mean_of_pairs(bn.metrics.gradient_cosine(gradients))))
-        assert bn.score(made, splits.test)["accuracy"] > 0.8
+        assert bn.score(posterior, splits.test)["accuracy"] > 0.8
     assert cosines[1] < 0.7 * cosines[0]
 
 

@@ -58,7 +58,7 @@ def test_a_normal_prior_is_weight_decay_on_the_mean_loss(batch_size, temperature
     problem = bn.Problem(net, bn.likelihoods.Categorical(), prior, temperature)  # the mode is the same at any
     recipe = Watched(epochs=12, batch_size=batch_size, optimizer=SGD(lr=0.2, momentum=0.9))
     SEEN.clear()
-    found = bn.fit(recipe, problem, data, start=bn.Posterior.of(module, problem), engine=ENGINE).mean()
+    mean = bn.fit(recipe, problem, data, start=bn.Posterior.of(module, problem), engine=ENGINE).mean()
     steps = SEEN[-(12 if batch_size is None else math.ceil(12 * N / 6)) :]  # the engine tries one or two before
 
     theirs = copy.deepcopy(module)
@@ -68,28 +68,30 @@ def test_a_normal_prior_is_weight_decay_on_the_mean_loss(batch_size, temperature
         F.cross_entropy(theirs(data.inputs[index]), data.targets[index]).backward()
         sgd.step()
     for name, x in theirs.named_parameters():
-        torch.testing.assert_close(found[name], x.detach(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(mean[name], x.detach(), rtol=0, atol=1e-10)
         assert (x - module.get_parameter(name)).abs().max() > 0.01
 
 
 def test_the_loss_is_the_potential_per_example():
     data, problem = classes(), bn.Problem(net, bn.likelihoods.Categorical(), bn.priors.Normal(scale=SCALE))
     start = bn.Posterior.of(module := net(), problem)
-    made = bn.fit(MAP(epochs=1, batch_size=None), problem, data, start=start, engine=ENGINE)
+    posterior = bn.fit(MAP(epochs=1, batch_size=None), problem, data, start=start, engine=ENGINE)
     with torch.no_grad():
         nll = F.cross_entropy(module(data.inputs), data.targets)
         energy = sum(x.square().sum() for x in module.parameters()) / (2 * SCALE**2)
-    assert made.info["curves"]["loss"] == [[pytest.approx(float(nll + energy / N), rel=1e-6)]]
+    assert posterior.info["curves"]["loss"] == [[pytest.approx(float(nll + energy / N), rel=1e-6)]]
 
 
 def test_five_members_on_digits_beat_the_mean_of_them():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10), bn.likelihoods.Categorical())
-    made = bn.fit(MAP(epochs=20), problem, splits.train, val=splits.val, members=5, engine=bn.Engine(progress=False))
-    predictive = made.predict(splits.test.inputs)
+    posterior = bn.fit(
+        MAP(epochs=20), problem, splits.train, val=splits.val, members=5, engine=bn.Engine(progress=False)
+    )
+    predictive = posterior.predict(splits.test.inputs)
     each = [-float(predictive[k].log_prob(splits.test.targets).mean()) for k in range(5)]
     together = -float(predictive.log_prob(splits.test.targets).mean())
     assert together < 0.99 * sum(each) / 5 < math.log(10) / 10
     assert float((predictive.probs.argmax(-1) == splits.test.targets).double().mean()) > 0.93
-    for curve in made.info["curves"]["val_nll"]:
+    for curve in posterior.info["curves"]["val_nll"]:
         assert curve[-1] < curve[0] / 2

@@ -81,8 +81,8 @@ def test_it_ends_at_the_maximum_of_the_exact_evidence_and_its_ridge_solution(mak
     data, x = regression()
     problem = bn.Problem(make, LEARNED, bn.priors.Normal(scale=0.7))
     recipe = MAP(prior_precision=tuned, noise="marglik", structure=structure, **DESCENT)
-    made = bn.fit(recipe, problem, data, engine=ENGINE)
-    curves, y = made.info["curves"], data.targets[:, 0]
+    posterior = bn.fit(recipe, problem, data, engine=ENGINE)
+    curves, y = posterior.info["curves"], data.targets[:, 0]
     precision, noise = maximum(x, y, kinds)
     assert curves["prior_precision"][0] == pytest.approx(precision.tolist(), rel=1e-5)
     assert curves["noise"][0] == pytest.approx([float(noise)], rel=1e-5)
@@ -90,8 +90,8 @@ def test_it_ends_at_the_maximum_of_the_exact_evidence_and_its_ridge_solution(mak
     assert curves["log_evidence"][0][-1] == pytest.approx(best, abs=1e-7)
     assert best > float(log_evidence(x, y, torch.full((5,), 0.7**-2).double(), torch.ones(()).double())) + 10
     ridge = torch.linalg.solve(x.mT @ x + noise**2 * torch.diag(precision[kinds]), x.mT @ y)
-    found = torch.cat([v.flatten() for n, v in made.mean().items() if n != "likelihood.log_noise"])
-    torch.testing.assert_close(found, ridge, rtol=0, atol=1e-6)
+    weights = torch.cat([v.flatten() for n, v in posterior.mean().items() if n != "likelihood.log_noise"])
+    torch.testing.assert_close(weights, ridge, rtol=0, atol=1e-6)
 
 
 def test_laplace_goes_on_from_what_was_learned():
@@ -110,16 +110,18 @@ def test_laplace_goes_on_from_what_was_learned():
 def test_a_noise_that_is_known_stays_and_one_that_is_learned_is_left_to_descent():
     data, x = regression()
     for likelihood in (bn.likelihoods.Gaussian(noise=0.3), LEARNED):
-        made = bn.fit(MAP(prior_precision="marglik", **DESCENT), bn.Problem(linear, likelihood), data, engine=ENGINE)
-        noise = float(made.mean().get("likelihood.log_noise", torch.tensor(math.log(0.3))).exp())
-        precision = made.info["curves"]["prior_precision"][0][0]
+        posterior = bn.fit(
+            MAP(prior_precision="marglik", **DESCENT), bn.Problem(linear, likelihood), data, engine=ENGINE
+        )
+        noise = float(posterior.mean().get("likelihood.log_noise", torch.tensor(math.log(0.3))).exp())
+        precision = posterior.info["curves"]["prior_precision"][0][0]
         ridge = torch.linalg.solve(
             x.mT @ x + noise**2 * precision * torch.eye(5, dtype=torch.float64), x.mT @ data.targets[:, 0]
         )
-        torch.testing.assert_close(made.mean()["weight"][0], ridge, rtol=0, atol=1e-6)
+        torch.testing.assert_close(posterior.mean()["weight"][0], ridge, rtol=0, atol=1e-6)
         residual = float((data.targets[:, 0] - x @ ridge).square().mean().sqrt())
         assert noise == pytest.approx(0.3 if not likelihood.learned else residual, rel=1e-6)
-        assert "noise" not in made.info["curves"]
+        assert "noise" not in posterior.info["curves"]
 
 
 def net() -> nn.Module:
@@ -138,9 +140,9 @@ SHORT: dict[str, Any] = {"epochs": 20, "batch_size": 20, "prior_precision": "lay
 def test_members_have_their_own_and_are_the_same_alone(structure):
     problem, recipe = bn.Problem(net, bn.likelihoods.Categorical()), MAP(structure=structure, **SHORT)
     three = bn.fit(recipe, problem, classes(), members=3, engine=ENGINE)
-    found = three.info["curves"]["prior_precision"]
-    assert len({tuple(each) for each in found}) == 3
-    for each in found:  # of a weight and of its bias, one
+    precisions = three.info["curves"]["prior_precision"]
+    assert len({tuple(each) for each in precisions}) == 3
+    for each in precisions:  # of a weight and of its bias, one
         assert each[0] == each[1] != each[2] == each[3]
     assert [len(steps) for steps in three.info["curves"]["evidence_step"]] == [9] * 3  # reports 2, 4, ... 18 of 20
     loop = bn.Engine(device="cpu", progress=False, strategy="loop")
@@ -148,7 +150,7 @@ def test_members_have_their_own_and_are_the_same_alone(structure):
     for name, x in three.mean().items():
         torch.testing.assert_close(x, one_by_one.mean()[name], rtol=0, atol=1e-4)
     torch.testing.assert_close(
-        torch.tensor(found), torch.tensor(one_by_one.info["curves"]["prior_precision"]), rtol=1e-3, atol=0
+        torch.tensor(precisions), torch.tensor(one_by_one.info["curves"]["prior_precision"]), rtol=1e-3, atol=0
     )
 
 
@@ -158,8 +160,8 @@ def test_lists_of_values_are_the_plain_recipes():
     swept = bn.fit(MAP(optimizer=Adam(lr=rates), **SHORT), problem, classes(), engine=ENGINE)
     for k, lr in enumerate(rates):
         plain = bn.fit(MAP(optimizer=Adam(lr=lr), **SHORT), problem, classes(), members=2, engine=ENGINE)
-        found, expected = (p[k].info["curves"]["prior_precision"][0] for p in (swept, plain))
-        assert found == pytest.approx(expected, rel=1e-3)
+        precision, expected = (p[k].info["curves"]["prior_precision"][0] for p in (swept, plain))
+        assert precision == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow
@@ -180,10 +182,10 @@ def test_intervals_on_a_table_with_little_noise():
     problem = bn.Problem(lambda: bn.networks.MLP(2, 1, hidden=(30, 30)), likelihood)
     inside, noise = {}, {}
     for learned in (None, "marglik"):
-        made = bn.fit(MAP(epochs=125, prior_precision=learned, noise=learned), problem, train, engine=ENGINE)
-        low, high = made.predict(test.inputs).interval(0.9)
+        posterior = bn.fit(MAP(epochs=125, prior_precision=learned, noise=learned), problem, train, engine=ENGINE)
+        low, high = posterior.predict(test.inputs).interval(0.9)
         inside[learned] = float(((test.targets >= low) & (test.targets <= high)).float().mean())
-        noise[learned] = float(made.mean()["likelihood.log_noise"].exp())
+        noise[learned] = float(posterior.mean()["likelihood.log_noise"].exp())
     assert inside["marglik"] == pytest.approx(0.92, abs=0.04) and inside[None] > 0.99
     assert noise["marglik"] == pytest.approx(0.055, abs=0.015) and noise[None] > 0.15
 

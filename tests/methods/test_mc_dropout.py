@@ -42,17 +42,19 @@ def test_it_conforms_and_is_exact_in_a_linear_model():
 
 def test_learned_rates_are_the_same_alone_and_in_a_stack():
     recipe = MCDropout(epochs=3, batch_size=16, insert="before", learned=True)
-    made = {s: bn.fit(recipe, problem(), data(), members=2, engine=e) for s, e in (("a", ENGINE), ("b", STACKED))}
-    torch.testing.assert_close(made["a"].predict(data().inputs).outputs, made["b"].predict(data().inputs).outputs)
+    posteriors = {s: bn.fit(recipe, problem(), data(), members=2, engine=e) for s, e in (("a", ENGINE), ("b", STACKED))}
+    torch.testing.assert_close(
+        posteriors["a"].predict(data().inputs).outputs, posteriors["b"].predict(data().inputs).outputs
+    )
 
 
 @pytest.mark.parametrize(("insert", "places"), [("before", "0, 2, 4"), ("after", "2, 4"), (None, "0, 2, 4")])
 def test_dropout_is_put_where_the_recipe_says(insert, places):
-    made = bn.fit(MCDropout(epochs=1, insert=insert, rate=0.25), problem(), data(), engine=ENGINE)
-    lines = made.info["notes"][0]
+    posterior = bn.fit(MCDropout(epochs=1, insert=insert, rate=0.25), problem(), data(), engine=ENGINE)
+    lines = posterior.info["notes"][0]
     assert lines[0] == f"dropout of rate 0.25, before {places}"
     assert lines[1] == f"the prior is weight decay {1 / 24:.3g} per example, over the share kept"
-    first = made.predict(data().inputs, samples=30).outputs[0]
+    first = posterior.predict(data().inputs, samples=30).outputs[0]
     assert float(first.std(0).min()) > 0
 
 
@@ -87,15 +89,15 @@ class WithNorm(nn.Module):
 
 
 def test_only_dropout_is_on_in_prediction_and_its_masks_are_an_inputs_own():
-    made = bn.fit(MCDropout(epochs=2), problem(WithNorm), data(), engine=ENGINE)
+    posterior = bn.fit(MCDropout(epochs=2), problem(WithNorm), data(), engine=ENGINE)
     inputs = data().inputs
-    all_, few = made.predict(inputs, samples=6).outputs, made.predict(inputs[:3], samples=6).outputs
+    all_, few = posterior.predict(inputs, samples=6).outputs, posterior.predict(inputs[:3], samples=6).outputs
     torch.testing.assert_close(all_[:, :, :3], few)  # batch statistics would depend on the company
-    module = made.module()
+    module = posterior.module()
     hidden = torch.relu(module.norm(module.a(inputs[:1])))
     possible = {tuple((module.b(hidden * torch.tensor(mask) / 0.6)[0]).round(decimals=6).tolist())
                 for mask in product((0.0, 1.0), repeat=6)}  # fmt: skip
-    drawn = made.predict(inputs[:1], samples=20).outputs[0, :, 0]
+    drawn = posterior.predict(inputs[:1], samples=20).outputs[0, :, 0]
     assert all(tuple(row.round(decimals=6).tolist()) in possible for row in drawn)
 
 
@@ -122,10 +124,10 @@ class Attends(nn.Module):
 
 def test_attention_has_its_own_dropout_on():
     sequences = data(width=8)
-    made = bn.fit(MCDropout(epochs=1), problem(lambda: Attends(0.5)), sequences, engine=ENGINE)
-    outputs = made.predict(sequences.inputs, samples=10).outputs
+    posterior = bn.fit(MCDropout(epochs=1), problem(lambda: Attends(0.5)), sequences, engine=ENGINE)
+    outputs = posterior.predict(sequences.inputs, samples=10).outputs
     assert float(outputs.std(1).min()) > 0
-    assert "notes" in made.info and "before" not in made.info["notes"][0][0]
+    assert "notes" in posterior.info and "before" not in posterior.info["notes"][0][0]
     less = bn.fit(MCDropout(epochs=1, rate=1e-3), problem(lambda: Attends(0.5)), sequences, engine=ENGINE)
     assert float(less.predict(sequences.inputs, samples=10).outputs.std(1).mean()) < 0.2 * float(outputs.std(1).mean())
 
@@ -147,23 +149,23 @@ def test_masks_that_are_held_make_a_draw_one_function(learned):
     inputs = data().inputs[:1].repeat(7, 1)
     for held in (False, True):
         recipe = MCDropout(epochs=1, insert="before", rate=0.4, learned=learned, held=held)
-        made = bn.fit(recipe, problem(), data(), engine=ENGINE)
-        outputs = made.predict(inputs, samples=12).outputs[0]  # (S, B, C)
+        posterior = bn.fit(recipe, problem(), data(), engine=ENGINE)
+        outputs = posterior.predict(inputs, samples=12).outputs[0]  # (S, B, C)
         same = bool((outputs == outputs[:, :1]).all())
         assert same == held and float(outputs.std(0).min()) > 0
-        torch.testing.assert_close(made.predict(inputs, samples=12, batch_size=2).outputs[0], outputs)
+        torch.testing.assert_close(posterior.predict(inputs, samples=12, batch_size=2).outputs[0], outputs)
 
 
 def test_learned_rates_move_are_told_saved_and_used(tmp_path):
     recipe = MCDropout(epochs=60, insert="before", learned=True, rate=0.3, batch_size=None)
-    made = bn.fit(recipe, problem(), data(), members=2, engine=ENGINE)
-    rates = made.info["curves"]["rates"]
-    assert made.info["curves"]["rate_names"][0] == ["0", "2", "4"]
+    posterior = bn.fit(recipe, problem(), data(), members=2, engine=ENGINE)
+    rates = posterior.info["curves"]["rates"]
+    assert posterior.info["curves"]["rate_names"][0] == ["0", "2", "4"]
     assert all(0 < p < 1 and abs(p - 0.3) > 0.005 for row in rates for p in row)
-    made.save(tmp_path / "saved")
+    posterior.save(tmp_path / "saved")
     again = bn.load(tmp_path / "saved", plain)
-    assert torch.equal(again.predict(data().inputs).outputs, made.predict(data().inputs).outputs)
-    family = take(made.parts[0].family, 0)
+    assert torch.equal(again.predict(data().inputs).outputs, posterior.predict(data().inputs).outputs)
+    family = take(posterior.parts[0].family, 0)
     assert set(family.params) == set(problem().network.params) and "0.rate" in family.buffers
 
 
@@ -186,9 +188,9 @@ def test_a_list_of_rates_trains_a_member_with_each():
 
 
 def test_a_draw_is_no_set_of_params():
-    made = bn.fit(MCDropout(epochs=1), problem(), data(), engine=ENGINE)
+    posterior = bn.fit(MCDropout(epochs=1), problem(), data(), engine=ENGINE)
     with pytest.raises(ValueError, match="a draw of MCDropout is a mask"):
-        made.sample(2)
+        posterior.sample(2)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +215,8 @@ def test_on_digits_it_is_less_sure_of_what_it_has_not_seen():
     splits = bn.datasets.load("digits")
     net = lambda: bn.networks.MLP(64, 10, hidden=(60,), dropout=0.3)  # noqa: E731
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
-    made = bn.fit(MCDropout(epochs=30), bn.Problem(net, bn.likelihoods.Categorical()), splits.train, engine=engine)
-    predictive = made.predict(splits.test.inputs)
+    posterior = bn.fit(MCDropout(epochs=30), bn.Problem(net, bn.likelihoods.Categorical()), splits.train, engine=engine)
+    predictive = posterior.predict(splits.test.inputs)
     assert float((predictive.probs.argmax(-1) == splits.test.targets).double().mean()) > 0.92
-    away = made.predict(torch.flip(splits.test.inputs, (1,)))
+    away = posterior.predict(torch.flip(splits.test.inputs, (1,)))
     assert float(away.epistemic.mean()) > 1.5 * float(predictive.epistemic.mean())

@@ -22,8 +22,8 @@ ENGINE = bn.Engine(device="cpu", dtype=torch.float64, strategy="loop", progress=
 FAST = {"batch_size": None, "draws": 32, "scale": 0.1, "optimizer": Adam(lr=Cosine(peak=0.1))}
 
 
-def family_of(made: bn.Posterior, k: int = 0) -> Diagonal:
-    return take(made.parts[0].family, k)
+def family_of(posterior: bn.Posterior, k: int = 0) -> Diagonal:
+    return take(posterior.parts[0].family, k)
 
 
 @pytest.mark.slow
@@ -55,8 +55,8 @@ def test_batches_have_the_fixed_point_of_all_data():
 
 def test_the_elbo_never_exceeds_the_evidence_on_average():
     exact = conjugate()
-    made = bn.fit(MeanField(epochs=150, **FAST), exact.problem, exact.data, engine=ENGINE)
-    bound = [-exact.data.n * x for x in made.info["curves"]["loss"][0]]
+    posterior = bn.fit(MeanField(epochs=150, **FAST), exact.problem, exact.data, engine=ENGINE)
+    bound = [-exact.data.n * x for x in posterior.info["curves"]["loss"][0]]
     assert max(bound) < exact.log_evidence  # the gap at the optimum is 0.6 nats, noise of a report's mean below 0.2
     assert bound[-1] > exact.log_evidence - 2
 
@@ -93,9 +93,9 @@ def test_the_expected_energy_is_that_of_draws(prior):
     def expected(number: torch.Tensor) -> torch.Tensor:
         return priors.expected_energy(prior, centre, scale, key.split("own").split(number))
 
-    found, each = lift(drawn)(torch.arange(3000)), lift(expected)(torch.arange(3000)) * torch.ones(3000)
-    error = math.hypot(float(found.std()), float(each.std())) / math.sqrt(3000)
-    assert abs(float(each.mean() - found.mean())) < 4.5 * error  # z of 4.5
+    energies, each = lift(drawn)(torch.arange(3000)), lift(expected)(torch.arange(3000)) * torch.ones(3000)
+    error = math.hypot(float(energies.std()), float(each.std())) / math.sqrt(3000)
+    assert abs(float(each.mean() - energies.mean())) < 4.5 * error  # z of 4.5
     closed = isinstance(prior, (bn.priors.Normal, bn.priors.FromFamily))
     assert (float(each.std()) < 1e-9) == closed
 
@@ -105,27 +105,27 @@ def test_factors_of_the_prior_are_where_the_elbo_is_highest(tuned):
     prior = bn.priors.Normal(scale={"weight": 0.5, "bias": 2.0})
     centre = bn.Noise.seed(2).normal_params({"weight": torch.empty(2, 3).double(), "bias": torch.empty(2).double()})
     scale = {n: torch.full_like(x, 0.2) for n, x in centre.items()}
-    found = priors.factors(prior, centre, scale, tuned)
+    factors = priors.factors(prior, centre, scale, tuned)
     best = priors.tuned_energy(prior, centre, scale, tuned)
 
     def energy(change: float) -> torch.Tensor:
-        sds = {n: 1 / math.sqrt(found[n] * change) * prior.scales(centre)[n] for n in centre}
+        sds = {n: 1 / math.sqrt(factors[n] * change) * prior.scales(centre)[n] for n in centre}
         return priors.expected_energy(bn.priors.Normal(scale=sds), centre, scale, bn.Noise.seed(0))
 
     torch.testing.assert_close(energy(1.0), best, rtol=1e-12, atol=0)
     assert float(energy(1.05)) > float(best) < float(energy(0.95))
-    assert (found["weight"] == found["bias"]) == (tuned == "elbo")
+    assert (factors["weight"] == factors["bias"]) == (tuned == "elbo")
 
 
 def test_a_learned_prior_is_told_and_finds_the_size_of_the_weights():
     exact = conjugate(prior=1.5)
     wide = bn.Problem(exact.problem.network, exact.problem.likelihood, bn.priors.Normal(scale=100.0))
     recipe = MeanField(epochs=100, prior_precision="layers", **FAST)
-    made = bn.fit(recipe, wide, exact.data, engine=ENGINE)
-    family = family_of(made)
+    posterior = bn.fit(recipe, wide, exact.data, engine=ENGINE)
+    family = family_of(posterior)
     size = (ravel(family.centre).square() + ravel(family.scale).square()).mean()
-    assert made.info["curves"]["prior_factor"][0] == pytest.approx([100.0**2 / float(size)], rel=1e-6)
-    assert made.info["curves"]["prior_factor_names"][0] == ["weight"]
+    assert posterior.info["curves"]["prior_factor"][0] == pytest.approx([100.0**2 / float(size)], rel=1e-6)
+    assert posterior.info["curves"]["prior_factor_names"][0] == ["weight"]
 
 
 class Odd(nn.Module):
@@ -160,11 +160,11 @@ def odd_data(n: int = 12) -> bn.Data:
 def test_each_layer_has_the_noise_that_is_exact_for_it(estimator, kinds):
     problem = bn.Problem(lambda: Odd().double(), bn.likelihoods.Categorical())
     recipe = MeanField(epochs=1, estimator=estimator)
-    told = recipe.context(recipe.adapt(problem), odd_data())
-    assert {n: kind for kind, names in told.items() for n in names} == kinds
-    made = bn.fit(recipe, problem, odd_data(), members=2, engine=ENGINE)
-    assert all(math.isfinite(x) for x in made.info["curves"]["loss"][0])
-    assert bool(made.info.get("notes")) == bool(kinds)
+    context = recipe.context(recipe.adapt(problem), odd_data())
+    assert {n: kind for kind, names in context.items() for n in names} == kinds
+    posterior = bn.fit(recipe, problem, odd_data(), members=2, engine=ENGINE)
+    assert all(math.isfinite(x) for x in posterior.info["curves"]["loss"][0])
+    assert bool(posterior.info.get("notes")) == bool(kinds)
 
 
 @pytest.mark.parametrize("estimator", ["weights", "local", "flipout"])
@@ -175,14 +175,14 @@ def test_every_estimator_has_the_same_expected_loss_and_gradient(estimator):
                          bn.likelihoods.Categorical())  # fmt: skip
 
     def slopes(kind: str, repeats: int, first: int) -> torch.Tensor:
-        found = []
+        ends = []
         recipe = MeanField(epochs=1, batch_size=None, estimator=kind, scale=0.4, optimizer=SGD(lr=1.0), draws=repeats)
         start = bn.Posterior.of(problem.network.module, problem)
         for seed in range(first, first + 6):
-            made = bn.fit(recipe, problem, data, start=start, seed=seed, engine=ENGINE)
-            family = family_of(made)
-            found.append(torch.cat((ravel(family.centre), ravel(family.scale).log())))
-        return torch.stack(found)
+            posterior = bn.fit(recipe, problem, data, start=start, seed=seed, engine=ENGINE)
+            family = family_of(posterior)
+            ends.append(torch.cat((ravel(family.centre), ravel(family.scale).log())))
+        return torch.stack(ends)
 
     a, b = slopes(estimator, 200, 0), slopes("weights", 200, 100)
     error = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
@@ -196,10 +196,10 @@ def test_some_parameters_are_random_and_the_noise_is_learned_as_a_point():
         lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double(),
         bn.likelihoods.Gaussian(noise=0.5, learned=True),
     )
-    made = bn.fit(MeanField(epochs=3, where="2.*"), problem, exact.data, members=2, engine=ENGINE)
-    family = made.parts[0].family
+    posterior = bn.fit(MeanField(epochs=3, where="2.*"), problem, exact.data, members=2, engine=ENGINE)
+    family = posterior.parts[0].family
     assert isinstance(family, Partial) and set(family.part.mean().params) == {"2.weight", "2.bias"}
-    draws = made.sample(2)
+    draws = posterior.sample(2)
     assert torch.equal(draws["0.weight"][:, 0], draws["0.weight"][:, 1])
     assert "likelihood.log_noise" in draws and not torch.equal(draws["2.weight"][:, 0], draws["2.weight"][:, 1])
 
@@ -209,10 +209,10 @@ def test_a_trained_network_is_where_it_starts_and_members_export_as_plain_module
     problem = bn.Problem(lambda: nn.Linear(3, 2).double(), bn.likelihoods.Gaussian())
     data = bn.Data(torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 2, dtype=torch.float64))
     still = MeanField(epochs=1, optimizer=SGD(lr=0.0), scale=0.3)
-    made = bn.fit(still, problem, data, start=bn.Posterior.of(module, problem), engine=ENGINE)
-    torch.testing.assert_close(made.mean()["weight"], module.weight.detach())
-    torch.testing.assert_close(family_of(made).scale["weight"], torch.full((2, 3), 0.3, dtype=torch.float64))
-    exported = made.module()
+    posterior = bn.fit(still, problem, data, start=bn.Posterior.of(module, problem), engine=ENGINE)
+    torch.testing.assert_close(posterior.mean()["weight"], module.weight.detach())
+    torch.testing.assert_close(family_of(posterior).scale["weight"], torch.full((2, 3), 0.3, dtype=torch.float64))
+    exported = posterior.module()
     assert type(exported) is nn.Linear and torch.equal(exported.weight, module.weight)
 
 
@@ -267,8 +267,8 @@ def test_points_have_no_factor_of_their_own():
 
     problem = bn.Problem(Zero, bn.likelihoods.Gaussian(), bn.priors.Normal(scale=2.0))
     data = bn.Data(torch.randn(8, 3), torch.randn(8, 1))
-    made = bn.fit(MeanField(epochs=3, where="weight", prior_precision="layers"), problem, data, engine=ENGINE)
-    curves = made.info["curves"]
+    posterior = bn.fit(MeanField(epochs=3, where="weight", prior_precision="layers"), problem, data, engine=ENGINE)
+    curves = posterior.info["curves"]
     assert dict(zip(curves["prior_factor_names"][0], curves["prior_factor"][0]))["bias"] == 1.0
     assert all(math.isfinite(x) for x in curves["loss"][0])
 
@@ -320,9 +320,9 @@ def test_on_digits_it_knows_what_it_does_not_know():
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), bn.likelihoods.Categorical())
     recipe = MeanField(epochs=40, pace=1.0, prior_precision="layers", optimizer=Adam(lr=Cosine(peak=0.03)))
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
-    made = bn.fit(recipe, problem, splits.train, engine=engine)
-    predictive = made.predict(splits.test.inputs)
+    posterior = bn.fit(recipe, problem, splits.train, engine=engine)
+    predictive = posterior.predict(splits.test.inputs)
     accuracy = float((predictive.probs.argmax(-1) == splits.test.targets).double().mean())
     assert accuracy > 0.9
-    away = made.predict(torch.flip(splits.test.inputs, (1,)))
+    away = posterior.predict(torch.flip(splits.test.inputs, (1,)))
     assert float(away.epistemic.mean()) > 1.5 * float(predictive.epistemic.mean())

@@ -42,8 +42,8 @@ class Kept(nn.Module):
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: type(r).__name__)
 def test_a_norm_layer_kept_in_eval_mode_keeps_its_statistics(recipe):
     problem, data = bn.Problem(Kept, PROBLEM.likelihood), classes()
-    made = bn.fit(recipe, problem, data, engine=ENGINE)
-    _, _, point = next(iter(made.parts[0].draws(1, 0)))
+    posterior = bn.fit(recipe, problem, data, engine=ENGINE)
+    _, _, point = next(iter(posterior.parts[0].draws(1, 0)))
     mean, var = (point.buffers[f"body.1.running_{x}"] for x in ("mean", "var"))
     torch.testing.assert_close(mean, torch.full_like(mean, 2.0), rtol=0, atol=0)
     torch.testing.assert_close(var, torch.full_like(var, 9.0), rtol=0, atol=0)
@@ -74,8 +74,8 @@ class Momentum(nn.Module):
 @pytest.mark.parametrize(("momentum", "calls"), [(0.1, 1), (0.1, 2), (None, 1), (None, 2), (1.0, 1), (0.3, 3)])
 def test_statistics_are_those_of_the_data_at_any_momentum_and_number_of_calls(recipe, momentum, calls):
     data = classes()
-    made = bn.fit(recipe, bn.Problem(lambda: Momentum(momentum, calls), PROBLEM.likelihood), data, engine=ENGINE)
-    _, _, point = next(iter(made.parts[0].draws(1, 0)))
+    posterior = bn.fit(recipe, bn.Problem(lambda: Momentum(momentum, calls), PROBLEM.likelihood), data, engine=ENGINE)
+    _, _, point = next(iter(posterior.parts[0].draws(1, 0)))
     hidden = data.inputs @ point.params["first.weight"].T + point.params["first.bias"]
     torch.testing.assert_close(point.buffers["norm.running_mean"], hidden.mean(0), rtol=0, atol=1e-11)
     torch.testing.assert_close(point.buffers["norm.running_var"], hidden.var(0), rtol=0, atol=1e-11)
@@ -101,8 +101,8 @@ class Instances(nn.Module):
 @pytest.mark.parametrize(("momentum", "calls"), [(0.1, 1), (0.1, 2), (1.0, 2), (0.3, 3)])
 def test_statistics_of_instances_at_any_momentum_and_number_of_calls(recipe, momentum, calls):
     data = classes()
-    made = bn.fit(recipe, bn.Problem(lambda: Instances(momentum, calls), PROBLEM.likelihood), data, engine=ENGINE)
-    _, _, point = next(iter(made.parts[0].draws(1, 0)))
+    posterior = bn.fit(recipe, bn.Problem(lambda: Instances(momentum, calls), PROBLEM.likelihood), data, engine=ENGINE)
+    _, _, point = next(iter(posterior.parts[0].draws(1, 0)))
     hidden = (data.inputs @ point.params["first.weight"].T + point.params["first.bias"]).reshape(-1, 3, 4)
     torch.testing.assert_close(point.buffers["norm.running_mean"], hidden.mean((0, 2)), rtol=0, atol=1e-11)
     torch.testing.assert_close(point.buffers["norm.running_var"], hidden.var(2).mean(0), rtol=0, atol=1e-11)
@@ -111,9 +111,9 @@ def test_statistics_of_instances_at_any_momentum_and_number_of_calls(recipe, mom
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: type(r).__name__)
 def test_momentum_zero_keeps_the_statistics_there_were(recipe):
     data = classes()
-    made = bn.fit(recipe, bn.Problem(lambda: Momentum(0.0), PROBLEM.likelihood), data, engine=ENGINE)
-    assert bool(made.predict(data.inputs).probs.isfinite().all())
-    _, _, point = next(iter(made.parts[0].draws(1, 0)))
+    posterior = bn.fit(recipe, bn.Problem(lambda: Momentum(0.0), PROBLEM.likelihood), data, engine=ENGINE)
+    assert bool(posterior.predict(data.inputs).probs.isfinite().all())
+    _, _, point = next(iter(posterior.parts[0].draws(1, 0)))
     assert bool((point.buffers["norm.running_mean"] == 0).all()) and bool(
         (point.buffers["norm.running_var"] == 1).all()
     )
@@ -129,19 +129,19 @@ def test_statistics_of_a_member_are_those_of_its_own_examples(recipe, strategy, 
         rows=torch.arange(60).reshape(3, 20),
     )
     engine = bn.Engine(device="cpu", strategy=strategy, progress=False)
-    made = bn.fit(recipe, PROBLEM, sites, members=3, engine=engine)
+    fitted = bn.fit(recipe, PROBLEM, sites, members=3, engine=engine)
     for k in range(3):
         own = sites.member(k).inputs
-        for posterior, place in ((made, k), (made[[2, k]], 1), (made[k], 0)):
+        for posterior, place in ((fitted, k), (fitted[[2, k]], 1), (fitted[k], 0)):
             drawn = [(m, point) for m, _, point in posterior.parts[0].draws(2, 0) if m == place]
             for _, point in drawn:
                 hidden = own @ point.params["0.weight"].T + point.params["0.bias"]
                 torch.testing.assert_close(point.buffers["1.running_mean"], hidden.mean(0), rtol=0, atol=1e-11)
-    made.save(tmp_path / "saved")
+    fitted.save(tmp_path / "saved")
     loaded = bn.load(tmp_path / "saved", net)
-    assert torch.equal(loaded[1:].predict(data.inputs).outputs, made[1:].predict(data.inputs).outputs)
-    mixed = bn.mix([made[2], made[0]])
-    expected = torch.cat([made[2].predict(data.inputs).outputs, made[0].predict(data.inputs).outputs])
+    assert torch.equal(loaded[1:].predict(data.inputs).outputs, fitted[1:].predict(data.inputs).outputs)
+    mixed = bn.mix([fitted[2], fitted[0]])
+    expected = torch.cat([fitted[2].predict(data.inputs).outputs, fitted[0].predict(data.inputs).outputs])
     torch.testing.assert_close(mixed.predict(data.inputs).outputs, expected, rtol=0, atol=1e-12)
 
 
@@ -150,11 +150,11 @@ def test_statistics_of_a_member_are_those_of_its_own_examples(recipe, strategy, 
 def test_methods_around_a_mean_take_its_statistics_along(recipe, around):
     data = classes()
     mean = bn.fit(recipe, PROBLEM, data, engine=ENGINE)
-    made = bn.fit(around, PROBLEM, data, val=data, start=mean, engine=ENGINE)
-    before, after = (next(iter(p.parts[0].draws(1, 0)))[2].buffers for p in (mean, made))
+    posterior = bn.fit(around, PROBLEM, data, val=data, start=mean, engine=ENGINE)
+    before, after = (next(iter(p.parts[0].draws(1, 0)))[2].buffers for p in (mean, posterior))
     for name, x in before.items():
         torch.testing.assert_close(after[name], x, rtol=0, atol=0)
-    point = take(made.parts[0].family, 0).mean()
+    point = take(posterior.parts[0].family, 0).mean()
     hidden = data.inputs @ point.params["0.weight"].T + point.params["0.bias"]
     torch.testing.assert_close(point.buffers["1.running_mean"], hidden.mean(0), rtol=0, atol=1e-11)
 
@@ -162,15 +162,15 @@ def test_methods_around_a_mean_take_its_statistics_along(recipe, around):
 def test_inputs_are_kept_from_all_over_the_data(monkeypatch):
     monkeypatch.setattr(norms, "KEEP", 6)
     data = classes(11)
-    made = bn.fit(RECIPES[1], PROBLEM, data, engine=ENGINE)
-    assert torch.equal(made.parts[0].inputs, data.inputs[[0, 1, 3, 5, 7, 9]])
+    posterior = bn.fit(RECIPES[1], PROBLEM, data, engine=ENGINE)
+    assert torch.equal(posterior.parts[0].inputs, data.inputs[[0, 1, 3, 5, 7, 9]])
     average = bn.fit(RECIPES[2], PROBLEM, data, engine=ENGINE)
     assert average.parts[0].inputs is None  # its statistics are there once and for all
 
 
 def test_the_mean_of_swag_has_statistics_of_its_own():
     data = classes()
-    made = bn.fit(RECIPES[1], PROBLEM, data, engine=ENGINE)
-    point = made.points()[0]
+    posterior = bn.fit(RECIPES[1], PROBLEM, data, engine=ENGINE)
+    point = posterior.points()[0]
     hidden = data.inputs @ point.params["0.weight"].T + point.params["0.bias"]
     torch.testing.assert_close(point.buffers["1.running_mean"], hidden.mean(0), rtol=0, atol=1e-11)

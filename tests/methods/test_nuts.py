@@ -120,7 +120,7 @@ def test_twenty_seeds_are_right_and_their_errors_are_as_stated():
 @pytest.mark.slow
 def test_ranks_of_the_truth_are_uniform():
     simulations, kept, bins = 120, 31, 8
-    recipe, found = bn.NUTS(steps=220, warmup=140, draws=4), []
+    recipe, below = bn.NUTS(steps=220, warmup=140, draws=4), []
     for s in range(simulations):
         key = Noise.seed(1000 + s)
         truth = 1.5 * key.split("truth").normal(EXACT.mean)
@@ -128,9 +128,9 @@ def test_ranks_of_the_truth_are_uniform():
         data = bn.Data(EXACT.data.inputs, targets)
         start = at(EXACT.problem, truth)
         draws = draws_of(bn.fit(recipe, EXACT.problem, data, members=kept, seed=s, engine=ENGINE, start=start))
-        found.append((draws[:, -1] < truth).sum(0))
+        below.append((draws[:, -1] < truth).sum(0))
     expected = simulations / bins
-    for column in torch.stack(found).T:
+    for column in torch.stack(below).T:
         histogram = torch.bincount(column // ((kept + 1) // bins), minlength=bins).double()
         assert float(((histogram - expected) ** 2 / expected).sum()) < 29.9  # chi-square, 7 degrees, probability 1e-4
 

@@ -114,8 +114,8 @@ def test_of_an_odd_number_of_draws_the_last_pair_counts_as_one(trained, draws):
 
 
 def test_a_gain_that_other_draws_do_not_have_is_none(trained, monkeypatch):
-    found = posterior(bn.PEP(draws=2), trained)
-    assert curves(found)["chosen"][0] > 0
+    fitted = posterior(bn.PEP(draws=2), trained)
+    assert curves(fitted)["chosen"][0] > 0
     looked = []
 
     def lost(families, problem, val, via, samples, noise):
@@ -286,14 +286,14 @@ def circle(spread: float) -> tuple[bn.Data, torch.Tensor]:
 def chosen(recipe: bn.PEP, data: bn.Data, noise: float) -> tuple[torch.Tensor, bn.Posterior]:
     """What 6 members with draws of their own take for sigma."""
     problem = bn.Problem(Linear, bn.likelihoods.Gaussian(noise=noise))
-    found = bn.fit(recipe, problem, val=data, members=6, start=bn.Posterior.of(Linear(), problem), engine=ENGINE)
-    return torch.tensor(found.info["curves"]["chosen"], dtype=torch.float64)[:, 0], found
+    fitted = bn.fit(recipe, problem, val=data, members=6, start=bn.Posterior.of(Linear(), problem), engine=ENGINE)
+    return torch.tensor(fitted.info["curves"]["chosen"], dtype=torch.float64)[:, 0], fitted
 
 
-def near(found: torch.Tensor, expected: float) -> bool:
+def near(sigmas: torch.Tensor, expected: float) -> bool:
     """z of 4.5, and within 3 %: a spread that is too large would let anything pass."""
-    error = 4.5 * float(found.std()) / len(found) ** 0.5
-    return abs(float(found.mean()) - expected) < error < 0.03 * expected
+    error = 4.5 * float(sigmas.std()) / len(sigmas) ** 0.5
+    return abs(float(sigmas.mean()) - expected) < error < 0.03 * expected
 
 
 EXACT = {"draws": 2000, "low": 0.03, "high": 1.0, "iterations": 12}
@@ -304,13 +304,13 @@ def test_noise_of_rank_one_has_the_closed_form_size_along_the_leading_direction(
     data, residual = circle(0.8)
     u = torch.linalg.svd(Linear().weight.detach()).U[:, 0]
     expected = float((residual @ u).square().mean() - 0.5**2) ** 0.5 / 2
-    found, pep = chosen(bn.PEP(rank=1, **EXACT), data, 0.5)
-    assert near(found, expected)
+    sigmas, pep = chosen(bn.PEP(rank=1, **EXACT), data, 0.5)
+    assert near(sigmas, expected)
     moved = pep[0].sample(50)["weight"][0] - Linear().weight.detach()  # (50, 2, 2)
     across = torch.stack((-u[1], u[0])) @ moved
     assert float(across.abs().max()) < 1e-12 and float((u @ moved).abs().max()) > 0.1
     relative, _ = chosen(bn.PEP(rank=1, relative=True, **EXACT), data, 0.5)
-    torch.testing.assert_close(relative * Linear().weight.detach().square().mean().sqrt(), found, rtol=0.01, atol=0)
+    torch.testing.assert_close(relative * Linear().weight.detach().square().mean().sqrt(), sigmas, rtol=0.01, atol=0)
 
 
 def test_the_largest_noise_that_is_accepted_has_its_closed_form():
@@ -327,19 +327,19 @@ def test_the_largest_noise_that_is_accepted_has_its_closed_form():
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if likelihood(middle) >= likelihood(0.0) - 0.1 else (low, middle)
-    found, pep = chosen(bn.PEP(accept=0.1, **EXACT), data, 0.5)
-    assert near(found, low)
+    sigmas, pep = chosen(bn.PEP(accept=0.1, **EXACT), data, 0.5)
+    assert near(sigmas, low)
     assert "is the largest that loses at most 0.1 in log likelihood" in pep.info["notes"][0][0]
     best, _ = chosen(bn.PEP(**EXACT), data, 0.5)
-    assert float(best.max()) < float(found.min())
+    assert float(best.max()) < float(sigmas.min())
 
 
 def test_where_nothing_or_everything_is_accepted_it_is_said():
     data, _ = circle(0.0)  # noise only loses
-    found, pep = chosen(bn.PEP(accept=0.0, draws=4), data, 0.5)
-    assert not found.any() and "sigma is 0, the point as it was" in pep.info["notes"][0][0]
-    found, pep = chosen(bn.PEP(accept=1e9, draws=4, high=1.0), data, 0.5)
-    assert found.tolist() == pytest.approx([1000.0] * 6) and "larger ones may do so too" in pep.info["notes"][0][0]
+    sigmas, pep = chosen(bn.PEP(accept=0.0, draws=4), data, 0.5)
+    assert not sigmas.any() and "sigma is 0, the point as it was" in pep.info["notes"][0][0]
+    sigmas, pep = chosen(bn.PEP(accept=1e9, draws=4, high=1.0), data, 0.5)
+    assert sigmas.tolist() == pytest.approx([1000.0] * 6) and "larger ones may do so too" in pep.info["notes"][0][0]
 
 
 def test_low_rank_noise_is_refused_for_vectors():

@@ -67,8 +67,8 @@ class Case:
 
     def after(self, recipe: Any, validated: bool) -> dict[str, float]:
         val = self.val if validated else None
-        made = bn.fit(recipe, self.problem, self.train, val=val, start=self.start, engine=ENGINE)
-        return bn.score(made, self.test)
+        posterior = bn.fit(recipe, self.problem, self.train, val=val, start=self.start, engine=ENGINE)
+        return bn.score(posterior, self.test)
 
 
 @pytest.fixture(scope="module")

@@ -36,35 +36,35 @@ def test_snapshot_conforms_and_keeps_what_each_cycle_ended_with():
 @pytest.mark.parametrize("engine", [ENGINE, STACKED])
 def test_snapshots_are_where_a_shorter_run_of_the_same_steps_ends(engine):
     data, length = classes(), 3
-    made = family_of(bn.fit(Snapshot(epochs=9, batch_size=None, cycles=3), PROBLEM, data, engine=engine))
+    family = family_of(bn.fit(Snapshot(epochs=9, batch_size=None, cycles=3), PROBLEM, data, engine=engine))
     for k in range(3):
         part = Snapshot(
             epochs=(k + 1) * length, batch_size=None, cycles=k + 1
         )  # the same rates, cut after k + 1 cycles
         last = family_of(bn.fit(part, PROBLEM, data, engine=engine))
-        for found, expected in ((made.params, last.params), (made.buffers, last.buffers)):
+        for tensors, expected in ((family.params, last.params), (family.buffers, last.buffers)):
             for name in expected:
-                torch.testing.assert_close(found[name][k], expected[name][k], rtol=0, atol=1e-12)
-    statistics = made.buffers["1.running_mean"]
+                torch.testing.assert_close(tensors[name][k], expected[name][k], rtol=0, atol=1e-12)
+    statistics = family.buffers["1.running_mean"]
     assert statistics.shape == (3, 6) and (statistics[1:] - statistics[:-1]).abs().amax(1).min() > 1e-3
-    assert made.buffers["1.num_batches_tracked"].tolist() == [3, 6, 9]
+    assert family.buffers["1.num_batches_tracked"].tolist() == [3, 6, 9]
 
 
 def test_predictions_are_those_of_the_modules_at_each_snapshot():
     data = classes()
-    made = bn.fit(Snapshot(epochs=12, batch_size=10, cycles=3), PROBLEM, data, members=2, engine=STACKED)
-    outputs = made.predict(data.inputs).outputs
+    posterior = bn.fit(Snapshot(epochs=12, batch_size=10, cycles=3), PROBLEM, data, members=2, engine=STACKED)
+    outputs = posterior.predict(data.inputs).outputs
     assert outputs.shape == (2, 3, 40, 3)
     for k in range(2):
-        family = family_of(made, k)
+        family = family_of(posterior, k)
         expected = []
         for s in range(3):
             module = net().eval()
             module.load_state_dict({n: x[s] for n, x in (family.params | family.buffers).items()})
             expected.append(module(data.inputs).detach())
-        found = outputs[k][outputs[k][:, 0, 0].argsort()]  # draws visit the points in a random order
+        in_order = outputs[k][outputs[k][:, 0, 0].argsort()]  # draws visit the points in a random order
         expected.sort(key=lambda x: float(x[0, 0]))
-        torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-12)
+        torch.testing.assert_close(in_order, torch.stack(expected), rtol=0, atol=1e-12)
 
 
 def test_one_cycle_is_map_along_a_cosine():
@@ -93,13 +93,13 @@ def test_members_of_a_bootstrap_settle_at_the_modes_of_their_own_examples():
     exact = conjugate()
     data = exact.data.bootstrap(3, seed=1)
     recipe = Snapshot(epochs=600, batch_size=None, cycles=2, optimizer=SGD(lr=0.2, momentum=0.9))
-    made = bn.fit(recipe, exact.problem, data, members=3, engine=STACKED)
+    posterior = bn.fit(recipe, exact.problem, data, members=3, engine=STACKED)
     for k in range(3):
         own = data.member(k)
         precision = own.inputs.T @ own.inputs / 0.5**2 + torch.eye(3) / 1.5**2
         mode = torch.linalg.solve(precision, own.inputs.T @ own.targets / 0.5**2)
-        found = family_of(made, k).params["weight"][:, 0]
-        torch.testing.assert_close(found, mode.expand(2, 3), rtol=0, atol=1e-5)
+        weights = family_of(posterior, k).params["weight"][:, 0]
+        torch.testing.assert_close(weights, mode.expand(2, 3), rtol=0, atol=1e-5)
         assert (mode - exact.mean).abs().max() > 0.01
 
 
@@ -122,9 +122,9 @@ def test_a_run_that_was_stopped_goes_on_with_the_snapshots_it_had(tmp_path):
 def test_it_starts_where_it_is_told_to():
     start = bn.Posterior.of(module := net(), PROBLEM)
     still = Snapshot(epochs=2, batch_size=None, cycles=2, optimizer=SGD(lr=0.0))
-    made = family_of(bn.fit(still, PROBLEM, classes(), start=start, engine=ENGINE))
+    family = family_of(bn.fit(still, PROBLEM, classes(), start=start, engine=ENGINE))
     for name, x in module.named_parameters():
-        assert torch.equal(made.params[name], x.detach().expand(2, *x.shape))
+        assert torch.equal(family.params[name], x.detach().expand(2, *x.shape))
 
 
 def test_a_rate_is_a_peak_or_cycles():
@@ -153,14 +153,14 @@ def test_five_snapshots_on_digits_beat_the_mean_of_them(tmp_path):
     splits = bn.datasets.load("digits")
     make = lambda: bn.networks.MLP(64, 10, hidden=(40,), batch_norm=True)  # noqa: E731
     problem = bn.Problem(make, PROBLEM.likelihood)
-    made = bn.fit(Snapshot(epochs=50), problem, splits.train, val=splits.val, engine=ENGINE)
-    predictive = made.predict(splits.test.inputs)
+    posterior = bn.fit(Snapshot(epochs=50), problem, splits.train, val=splits.val, engine=ENGINE)
+    predictive = posterior.predict(splits.test.inputs)
     log_probs = predictive.outputs[0].log_softmax(-1)  # (5, B, 10)
     each = -log_probs.gather(-1, splits.test.targets.expand(5, -1)[..., None]).mean((1, 2))
     together = -float(predictive.log_prob(splits.test.targets).mean())
     assert together < float(each.mean()) < math.log(10) / 6
     assert float((predictive.probs.argmax(-1) == splits.test.targets).double().mean()) > 0.93
-    made.save(tmp_path / "saved")
+    posterior.save(tmp_path / "saved")
     again = bn.load(tmp_path / "saved", make).predict(splits.test.inputs)
     assert torch.equal(again.outputs, predictive.outputs)
 

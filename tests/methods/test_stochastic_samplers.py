@@ -53,11 +53,11 @@ def test_cycles_cover_the_25_modes_that_a_constant_rate_does_not(name, peak):
     start = at(problem, torch.zeros(2, dtype=torch.float64))
     cyclical = SAMPLERS[name](lr=Cyclic(peak=peak, cycles=cycles), explore=0.5, quiet=False, **kwargs)
     still = SAMPLERS[name](lr=0.05 if name == "SGLD" else 0.01, **kwargs)
-    found = [
+    counts = [
         covered(draws_of(bn.fit(r, problem, data, members=chains, engine=ENGINE, start=start)).flatten(0, 1))
         for r in (cyclical, still)
     ]
-    assert found[0] >= 20 and found[1] <= 5, found
+    assert counts[0] >= 20 and counts[1] <= 5, counts
 
 
 @pytest.mark.slow

@@ -37,8 +37,8 @@ def test_the_mean_is_that_of_iterates_every_so_many_steps(engine, iterates, ever
         along = MAP(epochs=t * every, batch_size=None, optimizer=sgd)
         visited.append(bn.fit(along, PROBLEM, data, start=start, engine=engine).points())
     recipe = SWA(iterates=iterates, every=every, batch_size=None, optimizer=sgd)
-    made = bn.fit(recipe, PROBLEM, data, start=start, engine=engine)
-    for k, point in enumerate(made.points()):
+    posterior = bn.fit(recipe, PROBLEM, data, start=start, engine=engine)
+    for k, point in enumerate(posterior.points()):
         expected = torch.stack([ravel(v[k].params) for v in visited]).mean(0)
         torch.testing.assert_close(ravel(point.params), expected, rtol=0, atol=1e-13)
 
@@ -51,36 +51,36 @@ def test_one_iterate_an_epoch_unless_told_otherwise():
 def test_the_end_of_each_cycle_is_averaged():
     data, start = classes(), bn.fit(SHORT, PROBLEM, classes(), engine=ENGINE)
     recipe = SWA(iterates=3, every=4, batch_size=None, optimizer=SGD(lr=Cyclic(peak=0.2, cycles=3)))
-    made = bn.fit(recipe, PROBLEM, data, start=start, engine=ENGINE)
+    posterior = bn.fit(recipe, PROBLEM, data, start=start, engine=ENGINE)
     at, visited = start, []
     for _ in range(3):
         cycle = MAP(epochs=4, batch_size=None, optimizer=SGD(lr=Cosine(peak=0.2)))
         at = bn.fit(cycle, PROBLEM, data, start=at, engine=ENGINE)
         visited.append(ravel(at.mean()))
-    torch.testing.assert_close(ravel(made.mean()), torch.stack(visited).mean(0), rtol=0, atol=1e-13)
+    torch.testing.assert_close(ravel(posterior.mean()), torch.stack(visited).mean(0), rtol=0, atol=1e-13)
 
 
 def test_its_base_is_what_it_starts_from_and_keeps_its_place_in_a_pool(tmp_path):
     data, recipe = classes(), SWA(iterates=2, base=SHORT)
-    made = bn.fit(recipe, PROBLEM, data, members=2, engine=ENGINE, pool=tmp_path)
+    posterior = bn.fit(recipe, PROBLEM, data, members=2, engine=ENGINE, pool=tmp_path)
     start = bn.fit(
         SHORT, PROBLEM, data, members=2, engine=ENGINE, pool=tmp_path, observe=lambda event: pytest.fail("trained")
     )
     same = bn.fit(SWA(iterates=2), PROBLEM, data, start=start, engine=ENGINE)
-    assert all(torch.equal(a, b) for a, b in zip(made.mean().values(), same.mean().values()))
+    assert all(torch.equal(a, b) for a, b in zip(posterior.mean().values(), same.mean().values()))
     still = bn.fit(SWA(iterates=2, optimizer=SGD(lr=0.0)), PROBLEM, data, start=start, engine=ENGINE)
     torch.testing.assert_close(ravel(still.mean()), ravel(start.mean()), rtol=0, atol=1e-15)
 
 
 def test_norm_statistics_are_those_of_the_mean():
     data = classes()
-    made = bn.fit(SWA(iterates=4, batch_size=10, base=SHORT), PROBLEM, data, engine=ENGINE)
-    module, point = net(), take(made.parts[0].family, 0).mean()
+    posterior = bn.fit(SWA(iterates=4, batch_size=10, base=SHORT), PROBLEM, data, engine=ENGINE)
+    module, point = net(), take(posterior.parts[0].family, 0).mean()
     module.load_state_dict(point.params | point.buffers)
     hidden = module[0](data.inputs)
     standard = (hidden - hidden.mean(0)) / (hidden.var(0) + module[1].eps).sqrt()
     expected = module[3](torch.tanh(standard * module[1].weight + module[1].bias))
-    torch.testing.assert_close(made.predict(data.inputs).outputs[0, 0], expected.detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(posterior.predict(data.inputs).outputs[0, 0], expected.detach(), rtol=0, atol=1e-12)
     torch.testing.assert_close(module.eval()(data.inputs), expected, rtol=0, atol=1e-12)
 
 
@@ -88,8 +88,8 @@ def test_one_mean_on_digits_is_as_good_as_its_base():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), PROBLEM.likelihood)
     base = bn.fit(MAP(epochs=30), problem, splits.train, engine=ENGINE)
-    made = bn.fit(SWA(iterates=10), problem, splits.train, start=base, engine=ENGINE)
-    before, after = (bn.score(p, splits.test)["nll"] for p in (base, made))
+    posterior = bn.fit(SWA(iterates=10), problem, splits.train, start=base, engine=ENGINE)
+    before, after = (bn.score(p, splits.test)["nll"] for p in (base, posterior))
     assert after < before + 0.02 and after < math.log(10) / 6
 
 
@@ -111,7 +111,7 @@ def test_under_small_noise_steps_are_those_of_noise_one():
     data = bn.Data(x, x.sin())
     for noise, factor in ((0.1, 0.01), (3.0, 1.0)):
         problem = bn.Problem(lambda: bn.networks.MLP(1, 1, hidden=(5,)), bn.likelihoods.Gaussian(noise=noise))
-        found = []
+        posteriors = []
         for lr, relative in ((0.05, True), (0.05 * factor, False)):
             recipe = bn.SWA(
                 base=bn.MAP(epochs=2),
@@ -121,7 +121,7 @@ def test_under_small_noise_steps_are_those_of_noise_one():
                 unit_noise=relative,
             )
             engine = bn.Engine(device="cpu", dtype=torch.float64, progress=False)
-            found.append(bn.fit(recipe, problem, data, members=2, engine=engine))
-        one, other = (ravel(made.sample(1), 2) for made in found)
+            posteriors.append(bn.fit(recipe, problem, data, members=2, engine=engine))
+        one, other = (ravel(posterior.sample(1), 2) for posterior in posteriors)
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
-        assert found[0].info["curves"]["loss"][0][0] == pytest.approx(found[1].info["curves"]["loss"][0][0])
+        assert posteriors[0].info["curves"]["loss"][0][0] == pytest.approx(posteriors[1].info["curves"]["loss"][0][0])

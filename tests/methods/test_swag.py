@@ -37,20 +37,20 @@ def test_swag_conforms_and_has_the_stationary_law_that_theory_says():
 
 
 def iterates(count: int, every: int, k: int) -> torch.Tensor:
-    found = []
+    points = []
     for t in range(1, count + 1):
         along = MAP(epochs=t * every, batch_size=None, optimizer=SWING)
-        found.append(ravel(bn.fit(along, PROBLEM, classes(), start=START[k], engine=ENGINE).mean()))
-    return torch.stack(found)  # (T, P)
+        points.append(ravel(bn.fit(along, PROBLEM, classes(), start=START[k], engine=ENGINE).mean()))
+    return torch.stack(points)  # (T, P)
 
 
 @pytest.mark.parametrize("engine", [ENGINE, STACKED])
 @pytest.mark.parametrize(("count", "rank", "every"), [(5, 3, 2), (4, 4, 1), (4, 2, 3)])
 def test_it_is_the_normal_of_the_iterates(engine, count, rank, every):
     recipe = SWAG(iterates=count, rank=rank, every=every, batch_size=None, optimizer=SWING)
-    made = bn.fit(recipe, PROBLEM, classes(), start=START, engine=engine)
+    posterior = bn.fit(recipe, PROBLEM, classes(), start=START, engine=engine)
     for k in range(2):
-        visited, family = iterates(count, every, k), family_of(made, k)
+        visited, family = iterates(count, every, k), family_of(posterior, k)
         torch.testing.assert_close(ravel(family.centre), visited.mean(0), rtol=0, atol=1e-13)
         variance = visited.var(0, correction=0).clamp(min=FLOOR)
         torch.testing.assert_close(ravel(family.diagonal), variance / 2, rtol=1e-8, atol=1e-20)
@@ -71,26 +71,26 @@ def test_with_all_iterates_the_covariance_has_the_published_closed_form():
         width = x[0].numel()
         x.reshape(size, width)[begin : begin + width] = torch.eye(width, dtype=torch.float64)
         begin += width
-    found = family.quad(jacobian)
+    covariance = family.quad(jacobian)
     sample, biased = torch.cov(visited.T), visited.var(0, correction=0)
     off = ~torch.eye(size, dtype=torch.bool)
-    torch.testing.assert_close(found[off], 0.5 * sample[off], rtol=1e-8, atol=1e-18)
-    torch.testing.assert_close(found.diagonal(), 0.5 * (1 + count / (count - 1)) * biased, rtol=1e-8, atol=1e-18)
+    torch.testing.assert_close(covariance[off], 0.5 * sample[off], rtol=1e-8, atol=1e-18)
+    torch.testing.assert_close(covariance.diagonal(), 0.5 * (1 + count / (count - 1)) * biased, rtol=1e-8, atol=1e-18)
 
 
 @pytest.mark.parametrize("engine", [ENGINE, STACKED])
 def test_without_columns_it_has_the_variances_of_all_iterates(engine):
     data, options = classes(), {"iterates": 5, "every": 2, "batch_size": None, "optimizer": SWING}
     low = bn.fit(SWAG(rank=3, **options), PROBLEM, data, start=START, engine=engine)
-    made = bn.fit(SWAG(rank=0, **options), PROBLEM, data, start=START, engine=engine)
+    posterior = bn.fit(SWAG(rank=0, **options), PROBLEM, data, start=START, engine=engine)
     for k in range(2):
-        one, other = family_of(made, k), family_of(low, k)
+        one, other = family_of(posterior, k), family_of(low, k)
         assert type(one) is Diagonal
         torch.testing.assert_close(ravel(one.centre), ravel(other.centre), rtol=0, atol=1e-14)
         variance = 2 * ravel(other.diagonal)
         torch.testing.assert_close(ravel(one.scale).square(), variance, rtol=1e-8, atol=1e-18)
-    assert made.predict(data.inputs, samples=4).outputs.shape[1] == 4
-    assert made.nbytes() < low.nbytes()
+    assert posterior.predict(data.inputs, samples=4).outputs.shape[1] == 4
+    assert posterior.nbytes() < low.nbytes()
 
 
 def test_equal_iterates_have_no_spread():
@@ -111,9 +111,9 @@ def test_its_mean_is_swa():
 def test_each_draw_has_norm_statistics_of_its_own():
     data = classes()
     recipe = SWAG(iterates=6, rank=4, batch_size=10, optimizer=SWING)
-    made = bn.fit(recipe, PROBLEM, data, start=START, engine=STACKED)
-    outputs = made.predict(data.inputs, samples=3).outputs
-    draws = made.sample(3)
+    posterior = bn.fit(recipe, PROBLEM, data, start=START, engine=STACKED)
+    outputs = posterior.predict(data.inputs, samples=3).outputs
+    draws = posterior.sample(3)
     for k in range(2):
         for s in range(3):
             params = {n: x[k, s] for n, x in draws.items()}
@@ -172,13 +172,13 @@ def test_multi_swag_on_digits_saves_and_beats_the_mean_of_its_members(tmp_path):
     make = lambda: bn.networks.MLP(64, 10, hidden=(40,))  # noqa: E731
     problem = bn.Problem(make, PROBLEM.likelihood)
     recipe = SWAG(iterates=12, rank=8, base=MAP(epochs=30))
-    made = bn.fit(recipe, problem, splits.train, members=3, engine=STACKED)
-    predictive = made.predict(splits.test.inputs)
+    posterior = bn.fit(recipe, problem, splits.train, members=3, engine=STACKED)
+    predictive = posterior.predict(splits.test.inputs)
     assert predictive.outputs.shape[:2] == (3, 30)
     rows = bn.size_curve(predictive, splits.test.targets, [1, 3])
     assert rows[1]["nll"] < rows[0]["nll"] < math.log(10) / 6
     assert float(predictive.within.mean()) > 0 and float(predictive.between.mean()) > 0
-    made.save(tmp_path / "saved")
+    posterior.save(tmp_path / "saved")
     again = bn.load(tmp_path / "saved", make).predict(splits.test.inputs)
     assert torch.equal(again.outputs, predictive.outputs)
 
@@ -191,7 +191,7 @@ def test_a_stream_gives_an_iterate_an_epoch_of_its_batches():
     data = classes()
     parts = [(data.inputs[i : i + 8], data.targets[i : i + 8]) for i in range(0, 40, 8)]
     recipe = SWAG(iterates=3, rank=2, optimizer=SWING)
-    made = bn.fit(recipe, PROBLEM, bn.Data.stream(parts, n=40), start=START, engine=ENGINE)
-    assert made.info["curves"]["step"][0][-1] == 15
-    assert family_of(made).columns["0.weight"].shape == (2, 6, 4)
-    assert made.parts[0].inputs.shape == (40, 4)
+    posterior = bn.fit(recipe, PROBLEM, bn.Data.stream(parts, n=40), start=START, engine=ENGINE)
+    assert posterior.info["curves"]["step"][0][-1] == 15
+    assert family_of(posterior).columns["0.weight"].shape == (2, 6, 4)
+    assert posterior.parts[0].inputs.shape == (40, 4)

@@ -45,8 +45,8 @@ def test_both_divergences_have_one_slope_where_both_hold():
 @pytest.mark.parametrize(("per", "distinct"), [("weight", 32), ("unit", 4), ("layer", 1)])
 def test_noise_belongs_to_weights_units_or_layers(per, distinct):
     recipe = VariationalDropout(epochs=30, per=per, prune=None, warm_up=0.0, optimizer=SGD(lr=1.0))
-    made = bn.fit(recipe, PROBLEM, data(), members=2, engine=ENGINE)
-    family = take(made.parts[0].family, 0).part
+    posterior = bn.fit(recipe, PROBLEM, data(), members=2, engine=ENGINE)
+    family = take(posterior.parts[0].family, 0).part
     log_alpha = 2 * (family.scale["0.weight"].log() - family.centre["0.weight"].abs().log())
     assert len(log_alpha.reshape(-1).round(decimals=8).unique()) == distinct
     if per == "unit":
@@ -62,15 +62,15 @@ def test_kingma_keeps_alpha_at_most_one():
 
 def test_weights_that_are_all_noise_are_zero_and_the_share_kept_is_told():
     recipe = VariationalDropout(epochs=200, optimizer=Adam(lr=Cosine(peak=0.1)))
-    made = bn.fit(recipe, PROBLEM, data(), engine=ENGINE)
-    family = take(made.parts[0].family, 0).part
+    posterior = bn.fit(recipe, PROBLEM, data(), engine=ENGINE)
+    family = take(posterior.parts[0].family, 0).part
     zero = sum(int((x == 0).sum()) for x in family.centre.values())
     total = sum(x.numel() for x in family.centre.values())
-    share = made.info["curves"]["kept_share"][0][0]
+    share = posterior.info["curves"]["kept_share"][0][0]
     assert share == pytest.approx(1 - zero / total) and 0 <= share < 1
-    assert made.info["notes"][0][0].startswith(f"{share:.2%} of {total} weights kept: 0.weight")
+    assert posterior.info["notes"][0][0].startswith(f"{share:.2%} of {total} weights kept: 0.weight")
     assert math.isfinite(float(family.log_prob(family.centre)))
-    draws = made.sample(3)["0.weight"][0]
+    draws = posterior.sample(3)["0.weight"][0]
     assert float(draws[:, family.centre["0.weight"] == 0].abs().max()) < 1e-12
     everything = bn.fit(VariationalDropout(epochs=1, prune=None), PROBLEM, data(), engine=ENGINE)
     assert everything.info["curves"]["kept_share"] == [[1.0]]
@@ -79,13 +79,13 @@ def test_weights_that_are_all_noise_are_zero_and_the_share_kept_is_told():
 def test_biases_have_the_prior_of_the_problem_and_weights_have_not():
     still = {"epochs": 1, "batch_size": None, "warm_up": 0.0, "optimizer": SGD(lr=1.0), "prune": None}
     start = bn.Posterior.of(net(), PROBLEM)
-    found = {}
+    means = {}
     for scale in (1.0, 0.1):
         problem = bn.Problem(net, bn.likelihoods.Categorical(), bn.priors.Normal(scale=scale))
-        found[scale] = bn.fit(VariationalDropout(**still), problem, data(), start=start, engine=ENGINE).mean()
+        means[scale] = bn.fit(VariationalDropout(**still), problem, data(), start=start, engine=ENGINE).mean()
     bias = start.mean()["0.bias"]
-    torch.testing.assert_close(found[1.0]["0.weight"], found[0.1]["0.weight"])
-    torch.testing.assert_close(found[1.0]["0.bias"] - found[0.1]["0.bias"], (1 / 0.1**2 - 1) * bias / 24)
+    torch.testing.assert_close(means[1.0]["0.weight"], means[0.1]["0.weight"])
+    torch.testing.assert_close(means[1.0]["0.bias"] - means[0.1]["0.bias"], (1 / 0.1**2 - 1) * bias / 24)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,6 @@ def test_digits_need_few_of_the_weights():
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(60,)), bn.likelihoods.Categorical())
     recipe = VariationalDropout(epochs=60, optimizer=Adam(lr=Cosine(peak=0.02)))
-    made = bn.fit(recipe, problem, splits.train, engine=bn.Engine(device="cpu", strategy="loop", progress=False))
-    assert bn.score(made, splits.test)["accuracy"] > 0.9
-    assert made.info["curves"]["kept_share"][0][0] < 0.5
+    posterior = bn.fit(recipe, problem, splits.train, engine=bn.Engine(device="cpu", strategy="loop", progress=False))
+    assert bn.score(posterior, splits.test)["accuracy"] > 0.9
+    assert posterior.info["curves"]["kept_share"][0][0] < 0.5

@@ -47,8 +47,8 @@ def test_a_run_that_was_stopped_ends_where_an_unbroken_one_does(recipe, tmp_path
 def test_streams_are_data(recipe):
     data = digits()
     batches = [(data.inputs[i : i + 50], data.targets[i : i + 50]) for i in range(0, 200, 50)]
-    made = bn.fit(recipe, PROBLEM, bn.Data.stream(batches, n=200), members=2, engine=ENGINE)
-    assert len(made) == 2 and bool(ravel(made.mean()).isfinite().all())
+    posterior = bn.fit(recipe, PROBLEM, bn.Data.stream(batches, n=200), members=2, engine=ENGINE)
+    assert len(posterior) == 2 and bool(ravel(posterior.mean()).isfinite().all())
 
 
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if r.label != "VBLL"], ids=lambda r: r.label)
@@ -56,8 +56,8 @@ def test_terms_with_points_of_their_own_count_too(recipe):
     data = digits()
     more = bn.terms.Observations(data.inputs[:7], data.targets[:7], bn.likelihoods.Categorical())
     problem = bn.Problem(PROBLEM.network, PROBLEM.likelihood, terms=[more])
-    made = bn.fit(recipe, problem, data, members=2, engine=ENGINE)
-    assert bool(ravel(made.mean()).isfinite().all())
+    posterior = bn.fit(recipe, problem, data, members=2, engine=ENGINE)
+    assert bool(ravel(posterior.mean()).isfinite().all())
 
 
 def test_a_last_layer_in_closed_form_has_data_alone():

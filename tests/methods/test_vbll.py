@@ -46,15 +46,15 @@ def test_the_expected_likelihood_is_that_of_draws_or_a_bound_near_it(real, weigh
         z = KEY.split("z").normal(mean.new_empty(20_000, 6, 3))
         outputs = mean + variance.sqrt() * z
         drawn = torch.func.vmap(lambda f: problem.likelihood_potential(f, point.params, batch))(outputs)
-        found, error = expected_potential(problem, mean, variance, point.params, batch), drawn.std() / 20_000**0.5
-        low = float((found - drawn.mean()) / error)
+        potential, error = expected_potential(problem, mean, variance, point.params, batch), drawn.std() / 20_000**0.5
+        low = float((potential - drawn.mean()) / error)
         assert low > -4.5  # z: the potential of the bound is never below
-        assert float(found - drawn.mean()) < 4.5 * float(error) + (0.0 if real else slack * float(found.abs()))
+        assert float(potential - drawn.mean()) < 4.5 * float(error) + (0.0 if real else slack * float(potential.abs()))
 
 
 def test_the_last_layer_is_random_alone_and_predicts_in_closed_form():
-    made = bn.fit(VBLL(epochs=3), PROBLEM, data(), members=2, engine=ENGINE)
-    family = made.parts[0].family
+    posterior = bn.fit(VBLL(epochs=3), PROBLEM, data(), members=2, engine=ENGINE)
+    family = posterior.parts[0].family
     assert isinstance(family.part, Rows) and set(family.part.centre) == {"2.weight", "2.bias"}
     real = bn.Problem(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double(),
                       bn.likelihoods.Gaussian(noise=0.5, learned=True))  # fmt: skip
@@ -100,8 +100,8 @@ def test_digits_are_known_and_diabetes_is_predicted():
     engine = bn.Engine(device="cpu", strategy="loop", progress=False)
     digits, diabetes = bn.datasets.load("digits"), bn.datasets.load("diabetes")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10, hidden=(40,)), bn.likelihoods.Categorical())
-    made = bn.fit(VBLL(epochs=30), problem, digits.train, engine=engine)
-    assert bn.score(made, digits.test)["accuracy"] > 0.93
+    posterior = bn.fit(VBLL(epochs=30), problem, digits.train, engine=engine)
+    assert bn.score(posterior, digits.test)["accuracy"] > 0.93
     real = bn.Problem(lambda: bn.networks.MLP(10, 1, hidden=(20,)), bn.likelihoods.Gaussian(noise=0.7, learned=True))
-    made = bn.fit(VBLL(), real, diabetes.train, val=diabetes.val, engine=engine)
-    assert bn.score(made, diabetes.test)["rmse"] < 0.85
+    posterior = bn.fit(VBLL(), real, diabetes.train, val=diabetes.val, engine=engine)
+    assert bn.score(posterior, diabetes.test)["rmse"] < 0.85

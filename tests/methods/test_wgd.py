@@ -20,8 +20,8 @@ def test_strong_repulsion_of_functions_makes_members_differ():
     spread = {}
     for strength in (0.0, 50.0):
         recipe = WGD(epochs=60, space="function", extra=20, repulsion=strength, optimizer=Adam(lr=0.01))
-        made = bn.fit(recipe, problem, train, members=5, engine=engine)
-        spread[strength] = float(made.predict(away).epistemic.mean().sqrt())
+        posterior = bn.fit(recipe, problem, train, members=5, engine=engine)
+        spread[strength] = float(posterior.predict(away).epistemic.mean().sqrt())
     assert spread[50.0] > 1.5 * spread[0.0]
 
 
