@@ -37,9 +37,9 @@ def records(name: str) -> list[dict[str, Any]]:
 
 def of_size(data: str) -> dict[str, float]:
     curve = {row["size"]: row for r in records("size.jsonl") if r["data"] == data for row in r["curve"]}
-    found = {n: curve[s]["nll"] for n, s in SIZES.items()} | {f"ece_{n}": curve[s]["ece"] for n, s in SIZES.items()}
+    figures = {n: curve[s]["nll"] for n, s in SIZES.items()} | {f"ece_{n}": curve[s]["ece"] for n, s in SIZES.items()}
     gain = curve[1]["nll"] - curve[20]["nll"]
-    return found | {f"share_{n}": 1 - (curve[s]["nll"] - curve[20]["nll"]) / gain for n, s in SIZES.items()}
+    return figures | {f"share_{n}": 1 - (curve[s]["nll"] - curve[20]["nll"]) / gain for n, s in SIZES.items()}
 
 
 def of_pep(data: str) -> dict[str, float]:
@@ -62,14 +62,18 @@ def of_resnets() -> dict[str, float]:
         for w, m in words.items()
     }
     mixed = {w: r for w, m in words.items() for r in rows if r["network"].startswith("mixture") and r["method"] == m}
-    found = {"networks": 4, "images": 5000}
+    figures = {"networks": 4, "images": 5000}
     for word, values in nll.items():
         over = values - nll["temper"]
-        found |= {f"{word}_low": values.min(), f"{word}_high": values.max(), f"mixture_{word}": mixed[word]["nll"]}
-        found |= {f"{word}_over_low": over.min(), f"{word}_over_high": over.max()}
+        figures |= {f"{word}_low": values.min(), f"{word}_high": values.max(), f"mixture_{word}": mixed[word]["nll"]}
+        figures |= {f"{word}_over_low": over.min(), f"{word}_over_high": over.max()}
     gain = mixed["temper"]
-    found |= {"mixture_gain": mixed["base"]["nll"] - gain["nll"], "gain_low": -gain["high"], "gain_high": -gain["low"]}
-    return found
+    figures |= {
+        "mixture_gain": mixed["base"]["nll"] - gain["nll"],
+        "gain_low": -gain["high"],
+        "gain_high": -gain["low"],
+    }
+    return figures
 
 
 def of_local() -> dict[str, float]:
@@ -82,8 +86,8 @@ def of_local() -> dict[str, float]:
         for n in SIZES
         if n in ("one", "five", "twenty")
     }
-    found = {f"{w}_{n}": row["nll"] for (w, n), row in rows.items()}
-    return found | {f"{w}_{n}_auroc": row["auroc"] for (w, n), row in rows.items()}
+    figures = {f"{w}_{n}": row["nll"] for (w, n), row in rows.items()}
+    return figures | {f"{w}_{n}_auroc": row["auroc"] for (w, n), row in rows.items()}
 
 
 def of_tables(given: list[dict[str, Any]] | None = None) -> dict[str, float]:
@@ -96,11 +100,11 @@ def of_tables(given: list[dict[str, Any]] | None = None) -> dict[str, float]:
             scores[r["data"]][r["split"]][r["method"]] = r["scores"]
     whole = {d: [each for each in by.values() if len(each) == 5] for d, by in scores.items()}
     whole = {d: by for d, by in whole.items() if by}
-    found: dict[str, float] = {"sets": len(whole), "splits": sum(len(by) for by in whole.values())}
+    figures: dict[str, float] = {"sets": len(whole), "splits": sum(len(by) for by in whole.values())}
     for name in ("nll", "rmse"):
         means = {d: {m: np.mean([each[m][name] for each in by]) for m in by[0]} for d, by in whole.items()}
-        found[f"{name}_trees"] = sum(all(x["deep ensemble"] < x[t] for t in trees) for x in means.values())
-    return found
+        figures[f"{name}_trees"] = sum(all(x["deep ensemble"] < x[t] for t in trees) for x in means.values())
+    return figures
 
 
 def test_figures_of_tables_are_means_over_splits_of_the_newest_default():
@@ -113,9 +117,9 @@ def test_figures_of_tables_are_means_over_splits_of_the_newest_default():
     new = [row("MAP", x + 1, split, default="b") for split, x in ((0, 0.0), (1, 1.5))]
     new += [row("deep ensemble", x, split, default="b") for split, x in ((0, 0.0), (1, 1.5))]  # better on average alone
     others = [row("RealMLP", -5.0), row("TabM-like", -5.0, default="b"), row("MAP", 0.0, data="naval", default="b")]
-    made = [*trees, *old, *new, *others]
+    rows = [*trees, *old, *new, *others]
     figures = {"sets": 1, "splits": 2, "nll_trees": 1, "rmse_trees": 1}
-    assert OF["results/tables.jsonl: deep ensemble"](made) == figures == of_tables(made)
+    assert OF["results/tables.jsonl: deep ensemble"](rows) == figures == of_tables(rows)
     assert OF["results/tables.jsonl: deep ensemble"]([*trees, *new[:2]])["sets"] == 0
 
 
@@ -203,13 +207,13 @@ def test_temperature_comes_before_noise_as_the_evidence_says():
 def test_what_is_cited_exists_and_says_what_is_claimed(given):
     if given.source.startswith("theory: "):
         method, check = re.fullmatch(r"theory: basinet check (\w+): (.*)", given.source).groups()
-        made = next(c for c in find(method).theory(Bench(method)) if c.name == check)
-        assert made.passed and not given.figures
+        claim = next(c for c in find(method).theory(Bench(method)) if c.name == check)
+        assert claim.passed and not given.figures
         return
-    found = MEASURED[given.source]()
+    figures = MEASURED[given.source]()
     assert given.figures
     for name, value in given.figures.items():
-        assert value == pytest.approx(found[name], rel=1e-4, abs=1e-9), name
+        assert value == pytest.approx(figures[name], rel=1e-4, abs=1e-9), name
     assert "{" not in str(given) and str(given).endswith(f"[{given.source}]")
 
 
@@ -283,8 +287,8 @@ def numbers(n: int = 60) -> bn.Data:
     return bn.Data(x, x[:, :1])
 
 
-def names(found: list[bn.Advice]) -> list[tuple[str, int]]:
-    return [(type(a.method).__name__, a.members) for a in found]
+def names(advice: list[bn.Advice]) -> list[tuple[str, int]]:
+    return [(type(a.method).__name__, a.members) for a in advice]
 
 
 def two(problem: bn.Problem, data: bn.Data, budget: Any = None, **more: Any) -> list[tuple[str, int]]:

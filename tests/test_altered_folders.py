@@ -42,15 +42,15 @@ def within(seconds: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> list[tuple[Path, bn.Posterior]]:
-    found = []
+    folders = []
     for i, posterior in enumerate(altered_folders.posteriors()):
-        found.append((tmp_path_factory.mktemp("saved") / str(i), posterior))
-        posterior.save(found[-1][0])
-    return found
+        folders.append((tmp_path_factory.mktemp("saved") / str(i), posterior))
+        posterior.save(folders[-1][0])
+    return folders
 
 
 def faults(saved, seeds: range, tmp_path: Path) -> list[str]:
-    found = []
+    faulty = []
     for seed in seeds:
         folder, posterior = saved[seed % len(saved)]
         model = posterior.problem.network._source
@@ -63,9 +63,9 @@ def faults(saved, seeds: range, tmp_path: Path) -> list[str]:
             assert repr(again[0])
 
         with within(60):
-            found += [f"{seed}: {fault}"] if (fault := fault_of(call)) else []
+            faulty += [f"{seed}: {fault}"] if (fault := fault_of(call)) else []
         shutil.rmtree(tmp_path / "altered")
-    return found
+    return faulty
 
 
 def test_an_edited_folder_is_read_or_refused(saved, tmp_path):
@@ -124,7 +124,7 @@ def _part(posterior: bn.Posterior) -> str:
 @pytest.mark.parametrize("kind", [torch.half, torch.double, torch.long, torch.bool, torch.complex64], ids=str)
 def test_every_tensor_of_another_kind_is_read_or_refused(saved, tmp_path, kind):
     """One tensor after another, in every family."""
-    found = []
+    faulty = []
     for folder, posterior in saved:
         for part in sorted(folder.glob("*.safetensors")):
             tensors, meta = read_tensors(part)
@@ -139,8 +139,8 @@ def test_every_tensor_of_another_kind_is_read_or_refused(saved, tmp_path, kind):
                     again = bn.load(tmp_path / "altered", [model] * len(posterior.parts))
                     again.predict(altered_folders.DATA.inputs)
 
-                found += [f"{name}: {fault}"] if (fault := fault_of(call)) else []
-    assert found == []
+                faulty += [f"{name}: {fault}"] if (fault := fault_of(call)) else []
+    assert faulty == []
 
 
 def test_points_that_are_not_there_are_refused(tmp_path):

@@ -45,8 +45,8 @@ def test_a_share_of_nothing_leaves_moments_as_they_are():
 
 
 def test_the_share_is_that_of_a_mean_at_the_end_of_each_gap():
-    found = lift(lambda step: share(step, 3))(torch.arange(10))
-    assert found.tolist() == pytest.approx([0, 0, 1, 0, 0, 1 / 2, 0, 0, 1 / 3, 0])
+    shares = lift(lambda step: share(step, 3))(torch.arange(10))
+    assert shares.tolist() == pytest.approx([0, 0, 1, 0, 0, 1 / 2, 0, 0, 1 / 3, 0])
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def test_validation_data_that_do_not_fit(val, message, tmp_path):
 
 
 def test_one_class_is_enough_for_validation_data():
-    made = bn.fit(bn.MAP(epochs=1), bn.Problem(net, CLASSES), bn.Data(X, Y), val=bn.Data(X[:2], Y[:2] * 0))
-    assert len(made.info["curves"]["val_nll"][0]) == 1
+    posterior = bn.fit(bn.MAP(epochs=1), bn.Problem(net, CLASSES), bn.Data(X, Y), val=bn.Data(X[:2], Y[:2] * 0))
+    assert len(posterior.info["curves"]["val_nll"][0]) == 1
 
 
 @pytest.mark.parametrize(

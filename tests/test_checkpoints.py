@@ -21,11 +21,11 @@ def with_norm() -> nn.Module:
 
 
 def states(count: int, make=lambda: nn.Linear(4, 3)) -> list[dict[str, torch.Tensor]]:
-    found = []
+    state_dicts = []
     for seed in range(count):
         torch.manual_seed(seed)
-        found.append(make().state_dict())
-    return found
+        state_dicts.append(make().state_dict())
+    return state_dicts
 
 
 def write(folder, contents, name="epoch-{}.pt"):
@@ -43,14 +43,14 @@ def write(folder, contents, name="epoch-{}.pt"):
 def test_a_folder_becomes_the_normal_of_its_files(tmp_path, name):
     contents = states(12)  # so that names sort as numbers and not as text: 2 before 10
     write(tmp_path / "run", contents, name)
-    made = bn.swag_of_checkpoints(tmp_path / "run", PROBLEM, rank=3)
-    family = take(made.parts[0].family, 0)
+    swag = bn.swag_of_checkpoints(tmp_path / "run", PROBLEM, rank=3)
+    family = take(swag.parts[0].family, 0)
     rows = torch.stack([ravel(c) for c in contents])
     torch.testing.assert_close(ravel(family.centre), rows.mean(0))
     torch.testing.assert_close(ravel(family.diagonal), rows.var(0, correction=0) / 2)
     torch.testing.assert_close(ravel(family.columns, 1), (rows[-3:] - rows.mean(0)) / math.sqrt(4))
-    assert made.info["checkpoints"][2:] == [name.format(i) for i in range(2, 12)]
-    assert made.predict(INPUTS).outputs.shape == (1, 20, 20, 3)
+    assert swag.info["checkpoints"][2:] == [name.format(i) for i in range(2, 12)]
+    assert swag.predict(INPUTS).outputs.shape == (1, 20, 20, 3)
 
 
 def test_files_are_taken_in_the_order_given(tmp_path):
@@ -81,8 +81,8 @@ def test_what_training_loops_write_is_understood(tmp_path, wrapped):
     contents = states(3)
     plain = bn.swag_of_checkpoints(write(tmp_path / "plain", contents), PROBLEM, rank=2)
     write(tmp_path / "wrapped", [wrapped(s) for s in contents])
-    made = bn.swag_of_checkpoints(tmp_path / "wrapped", PROBLEM, rank=2)
-    assert torch.equal(made.predict(INPUTS).outputs, plain.predict(INPUTS).outputs)
+    swag = bn.swag_of_checkpoints(tmp_path / "wrapped", PROBLEM, rank=2)
+    assert torch.equal(swag.predict(INPUTS).outputs, plain.predict(INPUTS).outputs)
 
 
 def test_norm_statistics_are_refreshed_from_the_data_and_saved(tmp_path):
@@ -91,17 +91,17 @@ def test_norm_statistics_are_refreshed_from_the_data_and_saved(tmp_path):
     with pytest.raises(ValueError, match=r"norm layers.*pass the training data, data="):
         bn.swag_of_checkpoints(files, problem, rank=3)
     data = bn.Data(INPUTS.double(), torch.arange(20) % 3)
-    made = bn.swag_of_checkpoints(files, problem, data, rank=3)
-    assert made.parts[0].inputs.dtype == torch.float32
-    outputs, draw = made.predict(INPUTS, samples=1).outputs[0, 0], made.sample(1)
+    swag = bn.swag_of_checkpoints(files, problem, data, rank=3)
+    assert swag.parts[0].inputs.dtype == torch.float32
+    outputs, draw = swag.predict(INPUTS, samples=1).outputs[0, 0], swag.sample(1)
     params = {n: x[0, 0] for n, x in draw.items()}
     hidden = INPUTS @ params["0.weight"].T + params["0.bias"]
     standard = (hidden - hidden.mean(0)) / (hidden.var(0) + 1e-5).sqrt()
     expected = (standard * params["1.weight"] + params["1.bias"]) @ params["2.weight"].T + params["2.bias"]
     torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-4)
-    made.save(tmp_path / "saved")
+    swag.save(tmp_path / "saved")
     again = bn.load(tmp_path / "saved", with_norm)
-    assert torch.equal(again.predict(INPUTS).outputs, made.predict(INPUTS).outputs)
+    assert torch.equal(again.predict(INPUTS).outputs, swag.predict(INPUTS).outputs)
 
 
 def test_layers_that_share_a_weight_may_be_written_once(tmp_path):
@@ -118,8 +118,8 @@ def test_layers_that_share_a_weight_may_be_written_once(tmp_path):
     problem = bn.Problem(Tied, PROBLEM.likelihood)
     both = bn.swag_of_checkpoints(write(tmp_path / "both", contents), problem, rank=2)
     once = [{"b.weight": c["b.weight"]} for c in contents]
-    made = bn.swag_of_checkpoints(write(tmp_path / "once", once, "{}.safetensors"), problem, rank=2)
-    assert torch.equal(made.mean()["a.weight"], both.mean()["a.weight"])
+    swag = bn.swag_of_checkpoints(write(tmp_path / "once", once, "{}.safetensors"), problem, rank=2)
+    assert torch.equal(swag.mean()["a.weight"], both.mean()["a.weight"])
 
 
 def test_a_checkpoint_of_another_model_is_named_with_the_tensor_that_differs(tmp_path):

@@ -276,9 +276,9 @@ def test_a_file_from_compare_to_predict(tmp_path):
     out = tmp_path / "predictions.csv"
     result = invoke("predict", fitted, new, "--out", str(out))
     assert result.exit_code == 0, result.output
-    found, truth = read(out), [float(row["price"]) for row in read(new)]
-    assert list(found[0]) == ["mean", "sd", "aleatoric", "epistemic", "low", "high"] and len(found) == 40
-    for row in found:
+    predicted, truth = read(out), [float(row["price"]) for row in read(new)]
+    assert list(predicted[0]) == ["mean", "sd", "aleatoric", "epistemic", "low", "high"] and len(predicted) == 40
+    for row in predicted:
         x = {name: float(value) for name, value in row.items()}
         assert x["low"] < x["mean"] < x["high"]
         assert x["sd"] ** 2 == pytest.approx(x["aleatoric"] + x["epistemic"], rel=1e-6)
@@ -288,9 +288,9 @@ def test_a_file_from_compare_to_predict(tmp_path):
     assert result.exit_code == 0, result.output
     [record] = read_records(tmp_path / "scores.jsonl")
     scores = record["scores"]
-    errors = [float(row["mean"]) - y for row, y in zip(found, truth)]
+    errors = [float(row["mean"]) - y for row, y in zip(predicted, truth)]
     assert scores["rmse"] == pytest.approx(math.sqrt(sum(e * e for e in errors) / len(errors)), rel=1e-5)
-    inside = [float(row["low"]) <= y <= float(row["high"]) for row, y in zip(found, truth)]
+    inside = [float(row["low"]) <= y <= float(row["high"]) for row, y in zip(predicted, truth)]
     assert scores["coverage_90"] == pytest.approx(sum(inside) / len(inside))
     assert math.log(1_000) < scores["nll"] < math.log(1_000_000)  # a density per franc
     assert (record["members"], record["data"]) == (2, "new.csv")
@@ -328,9 +328,9 @@ def test_a_calibrated_fit_predicts_intervals_and_sets_that_hold_what_they_promis
     assert invoke("fit", train, *words, "--out", fitted).exit_code == 0
     result = invoke("predict", fitted, new, "--out", str(out))
     assert result.exit_code == 0 and "probability 0.8 (calibrated on 120 rows)" in result.output
-    found, truth = read(out), [float(row["price"]) for row in read(new)]
-    assert list(found[0])[-2:] == ["conformal_low", "conformal_high"]
-    inside = [float(r["conformal_low"]) <= y <= float(r["conformal_high"]) for r, y in zip(found, truth)]
+    predicted, truth = read(out), [float(row["price"]) for row in read(new)]
+    assert list(predicted[0])[-2:] == ["conformal_low", "conformal_high"]
+    inside = [float(r["conformal_low"]) <= y <= float(r["conformal_high"]) for r, y in zip(predicted, truth)]
     mean, sd = promised(120, 300, 0.8)
     assert abs(sum(inside) / 300 - mean) < 4 * sd
     result = invoke("predict", fitted, new, "--out", str(out), "--samples", "1")

@@ -62,13 +62,13 @@ ENTRIES = (
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
-    found = bn.compare(classes(ood=True), ENTRIES, model=small, seeds=2, out=out)
-    return found, out, read_records(out / "records.jsonl")
+    frame = bn.compare(classes(ood=True), ENTRIES, model=small, seeds=2, out=out)
+    return frame, out, read_records(out / "records.jsonl")
 
 
 def arrays_of(out, record):
-    with np.load(out / record["arrays"], allow_pickle=False) as found:
-        return dict(found)
+    with np.load(out / record["arrays"], allow_pickle=False) as archive:
+        return dict(archive)
 
 
 # The run folder
@@ -98,28 +98,28 @@ def test_arrays_are_what_the_scores_are_made_of(run):
     with np.load(out / "test.npz", allow_pickle=False) as test:
         targets = test["targets"]
     for record in records:
-        found, scores = arrays_of(out, record), record["scores"]
-        assert all(x.dtype in (np.float32, bool) and len(x) in (30, 20) for x in found.values())
-        assert -found["log_prob"].mean() == pytest.approx(scores["nll"], rel=1e-5)
-        np.testing.assert_allclose(found["probs"].sum(1), 1, rtol=1e-5)
-        np.testing.assert_array_equal(found["correct"], found["probs"].argmax(1) == targets)
-        assert found["correct"].mean() == pytest.approx(scores["accuracy"])
-        np.testing.assert_allclose(found["confidence"], found["probs"].max(1), rtol=1e-6)
-        np.testing.assert_allclose(np.exp(found["log_prob"]), found["probs"][np.arange(30), targets], rtol=1e-3)
-        parts = found["aleatoric"] + found["between"] + found["within"]
-        np.testing.assert_allclose(parts, found["total"], rtol=1e-4, atol=1e-6)
-        area = (found["ood_uncertainty"][:, None] > found["test_uncertainty"]).mean()
-        area += 0.5 * (found["ood_uncertainty"][:, None] == found["test_uncertainty"]).mean()
+        arrays, scores = arrays_of(out, record), record["scores"]
+        assert all(x.dtype in (np.float32, bool) and len(x) in (30, 20) for x in arrays.values())
+        assert -arrays["log_prob"].mean() == pytest.approx(scores["nll"], rel=1e-5)
+        np.testing.assert_allclose(arrays["probs"].sum(1), 1, rtol=1e-5)
+        np.testing.assert_array_equal(arrays["correct"], arrays["probs"].argmax(1) == targets)
+        assert arrays["correct"].mean() == pytest.approx(scores["accuracy"])
+        np.testing.assert_allclose(arrays["confidence"], arrays["probs"].max(1), rtol=1e-6)
+        np.testing.assert_allclose(np.exp(arrays["log_prob"]), arrays["probs"][np.arange(30), targets], rtol=1e-3)
+        parts = arrays["aleatoric"] + arrays["between"] + arrays["within"]
+        np.testing.assert_allclose(parts, arrays["total"], rtol=1e-4, atol=1e-6)
+        area = (arrays["ood_uncertainty"][:, None] > arrays["test_uncertainty"]).mean()
+        area += 0.5 * (arrays["ood_uncertainty"][:, None] == arrays["test_uncertainty"]).mean()
         assert record["ood"]["auroc"] == pytest.approx(area, abs=1e-6)
 
 
 def test_the_scores_are_those_of_bn_score(tmp_path):
     splits = classes()
     problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
-    found = bn.compare(splits, [Entry("three", QUICK, 3)], problem=problem, out=tmp_path)
+    frame = bn.compare(splits, [Entry("three", QUICK, 3)], problem=problem, out=tmp_path)
     ensemble = bn.fit(QUICK, problem, splits.train, members=3)
     for name, value in bn.score(ensemble, splits.test).items():
-        assert name == "n" or found[0][name] == pytest.approx(value, rel=1e-5, abs=1e-7)
+        assert name == "n" or frame[0][name] == pytest.approx(value, rel=1e-5, abs=1e-7)
     predictive = ensemble.predict(splits.test.inputs)
     [record] = read_records(tmp_path / "records.jsonl")
     for row, known in zip(record["size_curve"], bn.size_curve(predictive, splits.test.targets), strict=True):
@@ -137,16 +137,16 @@ def test_numbers_are_in_units_of_the_target(tmp_path):
         assert scaled_[0][name] == pytest.approx(factor * plain[0][name], rel=1e-5)
     assert scaled_[0]["nll"] == pytest.approx(plain[0]["nll"] + math.log(5), rel=1e-5)
     [record] = read_records(tmp_path / "5.0" / "records.jsonl")
-    found = arrays_of(tmp_path / "5.0", record)
+    arrays = arrays_of(tmp_path / "5.0", record)
     with np.load(tmp_path / "5.0" / "test.npz") as test:
         targets = test["targets"]
     assert 90 < targets.min() < targets.max() < 110
-    assert np.sqrt(((found["mean"] - targets) ** 2).mean()) == pytest.approx(scaled_[0]["rmse"], rel=1e-5)
-    inside = (found["low90"] <= targets) & (targets <= found["high90"])
+    assert np.sqrt(((arrays["mean"] - targets) ** 2).mean()) == pytest.approx(scaled_[0]["rmse"], rel=1e-5)
+    inside = (arrays["low90"] <= targets) & (targets <= arrays["high90"])
     assert inside.mean() == pytest.approx(scaled_[0]["coverage_90"])
-    assert found["crps"].mean() == pytest.approx(scaled_[0]["crps"], rel=1e-5)
-    assert -found["log_prob"].mean() == pytest.approx(scaled_[0]["nll"], rel=1e-5)
-    np.testing.assert_allclose(found["sd"] ** 2, found["total"], rtol=1e-4)
+    assert arrays["crps"].mean() == pytest.approx(scaled_[0]["crps"], rel=1e-5)
+    assert -arrays["log_prob"].mean() == pytest.approx(scaled_[0]["nll"], rel=1e-5)
+    np.testing.assert_allclose(arrays["sd"] ** 2, arrays["total"], rtol=1e-4)
     last = record["size_curve"][-1]
     assert last["nll"] == pytest.approx(scaled_[0]["nll"], rel=1e-5)
     assert last["rmse"] == pytest.approx(scaled_[0]["rmse"], rel=1e-4)
@@ -154,7 +154,7 @@ def test_numbers_are_in_units_of_the_target(tmp_path):
 
 def test_labels_are_compared_too(tmp_path):
     entries = [*ENTRIES[:3]]
-    found = bn.compare(labels(), entries, model=small, out=tmp_path)
+    frame = bn.compare(labels(), entries, model=small, out=tmp_path)
     assert json.loads((tmp_path / "run.json").read_text())["kind"] == "labels"
     record = read_records(tmp_path / "records.jsonl")[1]
     arrays = arrays_of(tmp_path, record)
@@ -162,11 +162,11 @@ def test_labels_are_compared_too(tmp_path):
         truth = test["targets"]
     assert arrays["probs"].shape == truth.shape == (24, 3)
     right = (arrays["probs"] > 0.5) == truth
-    assert right.mean() == pytest.approx(found[1]["accuracy"])
+    assert right.mean() == pytest.approx(frame[1]["accuracy"])
     np.testing.assert_array_equal(arrays["correct"], right.all(1))
     last = record["size_curve"][-1]
     for name in ("nll", "brier", "ece", "accuracy"):
-        assert last[name] == pytest.approx(found[1][name], rel=1e-4, abs=1e-6)
+        assert last[name] == pytest.approx(frame[1][name], rel=1e-4, abs=1e-6)
 
 
 def test_with_many_classes_the_largest_probabilities_are_kept(tmp_path, monkeypatch):
@@ -175,10 +175,10 @@ def test_with_many_classes_the_largest_probabilities_are_kept(tmp_path, monkeypa
     monkeypatch.setattr(measure, "TABLE", 100)  # fewer than 30 x 5
     bn.compare(classes(), [ENTRIES[0]], model=small, out=tmp_path)
     [record] = read_records(tmp_path / "records.jsonl")
-    found = arrays_of(tmp_path, record)
-    assert "probs" not in found and found["top_probs"].shape == found["top_classes"].shape == (30, 5)
-    np.testing.assert_allclose(found["top_probs"][:, 0], found["confidence"], rtol=1e-6)
-    assert (np.diff(found["top_probs"]) <= 0).all()
+    arrays = arrays_of(tmp_path, record)
+    assert "probs" not in arrays and arrays["top_probs"].shape == arrays["top_classes"].shape == (30, 5)
+    np.testing.assert_allclose(arrays["top_probs"][:, 0], arrays["confidence"], rtol=1e-6)
+    assert (np.diff(arrays["top_probs"]) <= 0).all()
 
 
 # Sharing, going on
@@ -201,19 +201,19 @@ def test_a_base_and_a_start_are_one_place_in_the_pool(tmp_path):
     recipe = bn.Laplace(base=QUICK)
     bn.fit(recipe, problem, splits.train, val=splits.val, members=2, pool=tmp_path / "pool")
     files = sorted((tmp_path / "pool").rglob("*.safetensors"))
-    found = bn.compare(splits, [Entry("two", recipe, 2)], problem=problem, out=tmp_path)
+    frame = bn.compare(splits, [Entry("two", recipe, 2)], problem=problem, out=tmp_path)
     assert sorted((tmp_path / "pool").rglob("*.safetensors")) == files and len(files) == 4
-    assert len(found) == 1
+    assert len(frame) == 1
 
 
 def test_the_same_again_makes_nothing_and_more_rows_are_added(run, monkeypatch):
-    found, out, records = run
+    frame, out, records = run
     before = (out / "records.jsonl").read_bytes()
     from basinet.compare import fitted as module
 
     monkeypatch.setattr(module, "fitting", None)  # nothing may be fitted
     again = bn.compare(classes(ood=True), ENTRIES, model=small, seeds=2, out=out)
-    assert again.rows == found.rows and again.summary.rows == found.summary.rows
+    assert again.rows == frame.rows and again.summary.rows == frame.summary.rows
     assert (out / "records.jsonl").read_bytes() == before
     monkeypatch.undo()
     other = bn.compare(classes(ood=True), [Entry("five", QUICK, 5)], model=small, out=out)
@@ -225,16 +225,16 @@ def test_the_same_again_makes_nothing_and_more_rows_are_added(run, monkeypatch):
 def test_what_has_changed_is_said_and_made_again(tmp_path):
     def once(splits=None, recipe=QUICK):
         said: list[str] = []
-        found = bn.compare(splits or classes(), [Entry("one", recipe, 1)], model=small, out=tmp_path, say=said.append)
-        return found, " ".join(said), read_records(tmp_path / "records.jsonl")
+        frame = bn.compare(splits or classes(), [Entry("one", recipe, 1)], model=small, out=tmp_path, say=said.append)
+        return frame, " ".join(said), read_records(tmp_path / "records.jsonl")
 
     first, _, _ = once()
     for words, arguments in (
         ("1 record is of another recipe", {"recipe": replace(QUICK, epochs=2)}),
         ("1 record is of other data", {"splits": classes(120), "recipe": replace(QUICK, epochs=2)}),
     ):
-        found, said, records = once(**arguments)
-        assert words in said and len(records) == 1 and found[0]["nll"] != first[0]["nll"]
+        frame, said, records = once(**arguments)
+        assert words in said and len(records) == 1 and frame[0]["nll"] != first[0]["nll"]
     [record] = records
     (tmp_path / record["arrays"]).unlink()
     _, said, _ = once(**arguments)
@@ -283,8 +283,8 @@ def test_folders_of_other_versions_are_refused(tmp_path):
 
 def test_a_row_that_fails_is_left_out_and_said(tmp_path):
     bad = bn.MAP(epochs=4, optimizer=bn.optim.SGD(lr=1e30))
-    found = bn.compare(classes(), [Entry("wild", bad, 1), ENTRIES[0]], model=small, out=tmp_path)
-    assert found["method"] == ["MAP"]
+    frame = bn.compare(classes(), [Entry("wild", bad, 1), ENTRIES[0]], model=small, out=tmp_path)
+    assert frame["method"] == ["MAP"]
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["finished"] and "NaN or infinite" in about["failed"]["wild"]
     with pytest.raises(FloatingPointError, match="NaN or infinite"):
@@ -320,8 +320,8 @@ def test_damaged_records_and_arrays_are_made_again_from_the_pool(tmp_path, monke
     ):
         path.write_bytes(content)
         said: list[str] = []
-        found = bn.compare(classes(), rows, model=small, out=tmp_path, say=said.append)
-        assert words in " ".join(said) and found["method"] == ["MAP", "deep ensemble"]
+        frame = bn.compare(classes(), rows, model=small, out=tmp_path, say=said.append)
+        assert words in " ".join(said) and frame["method"] == ["MAP", "deep ensemble"]
         assert sorted(r["method"] for r in read_records(first)) == ["MAP", "deep ensemble"]
         assert arrays.read_bytes()[:2] == b"PK" and arrays_of(tmp_path, read_records(first)[0])["log_prob"].size == 30
     assert sorted((tmp_path / "pool").rglob("*.safetensors")) == files
@@ -340,8 +340,8 @@ def test_an_altered_run_folder_is_put_right_or_refused_in_words(tmp_path):
         shutil.copytree(tmp_path / "whole", tmp_path / "run")
         what = alter(tmp_path / "run", seed)
         try:
-            found = bn.compare(classes(), ENTRIES[:2], model=small, out=tmp_path / "run")
-            assert found["nll"] == pytest.approx(first["nll"], rel=1e-6), what
+            frame = bn.compare(classes(), ENTRIES[:2], model=small, out=tmp_path / "run")
+            assert frame["nll"] == pytest.approx(first["nll"], rel=1e-6), what
             right += 1
         except (ValueError, OSError):  # one clean line of the command
             pass
@@ -403,11 +403,11 @@ def test_tempered_rows_share_the_members_that_are_trained_already(tmp_path):
 
     setting, rows = Asking(problem=problem).prepare(splits, entries, warn=lambda line: None)
     rows = [*rows, *map(_tempered, rows)]
-    found = carry_out(setting, rows, tmp_path, None, None, lambda line: None)
+    frame = carry_out(setting, rows, tmp_path, None, None, lambda line: None)
     assert len(list((tmp_path / "pool").rglob("*.safetensors"))) == 3  # three networks for four rows
     ensemble = bn.fit(longer, problem, splits.train, members=3)
     known = bn.score(bn.temper(ensemble, splits.val), splits.test)
-    row = found.where(method="tempered deep ensemble")[0]
+    row = frame.where(method="tempered deep ensemble")[0]
     assert row["nll"] == pytest.approx(known["nll"], rel=1e-5) and row["draws"] == 3 and row["steps"] == 3 * 375
     record = read_records(tmp_path / "records.jsonl")[-1]
     assert record["tempered"] and "sets" not in record and "tuned on the validation examples" in record["unset"]
@@ -437,7 +437,7 @@ def test_tempered_rows_of_real_targets_have_a_factor_on_the_spread(tmp_path):
     problem = bn.Problem(lambda: small(1, 1), bn.likelihoods.Gaussian(noise=0.2))
     offered = [row.label for row in choose(None, 3, False, "real").rows]
     assert {"tempered MAP", "tempered deep ensemble"} < set(offered)
-    found = tempered_too(splits, problem, tmp_path, Entry("MAP", QUICK, 1), Entry("deep ensemble", QUICK, 3))
+    frame = tempered_too(splits, problem, tmp_path, Entry("MAP", QUICK, 1), Entry("deep ensemble", QUICK, 3))
     records = {r["method"]: r for r in read_records(tmp_path / "records.jsonl")}
     for label in ("tempered MAP", "tempered deep ensemble"):
         record = records[label]
@@ -446,7 +446,7 @@ def test_tempered_rows_of_real_targets_have_a_factor_on_the_spread(tmp_path):
         assert 0.8 < record["scores"]["coverage_90"] < 0.97 and record["draws"] == record["members"]
         assert record["size_curve"] == []  # a factor of three members is not that of one
     assert "temperature" not in records["MAP"] and records["MAP"]["scores"]["coverage_90"] < 0.5
-    assert "Tempered: the spread multiplied by a factor" in str(found)
+    assert "Tempered: the spread multiplied by a factor" in str(frame)
 
 
 def test_the_examples_that_calibrate_sets_are_not_those_that_temper(tmp_path, monkeypatch):
@@ -518,17 +518,17 @@ def test_given_weights_are_where_post_hoc_methods_start(tmp_path):
     save_file(module.state_dict(), str(tmp_path / "net.safetensors"))
     said: list[str] = []
     rows = ["Laplace", "MAP", Entry("many", bn.PEP(base=QUICK), 2)]
-    found = bn.compare(
+    frame = bn.compare(
         classes(), rows, model=small, start=tmp_path / "net.safetensors", say=said.append, out=tmp_path / "r"
     )
-    assert found["method"] == ["given network", "Laplace", "MAP", "deep ensemble", "many"]
+    assert frame["method"] == ["given network", "Laplace", "MAP", "deep ensemble", "many"]
     assert "MAP: trains its own networks" in " ".join(said) and "may have seen the test part" in " ".join(said)
     problem = bn.Problem(lambda: small(2, 5), bn.likelihoods.Categorical())
     alone = bn.score(bn.Posterior.of(module, problem), classes().test)
-    assert found[0]["nll"] == pytest.approx(alone["nll"], rel=1e-6) and found[0]["steps"] == 0 == found[1]["steps"]
+    assert frame[0]["nll"] == pytest.approx(alone["nll"], rel=1e-6) and frame[0]["steps"] == 0 == frame[1]["steps"]
     start, splits = bn.Posterior.of(module, problem), classes()
     laplace = bn.fit(bn.Laplace(), problem, splits.train, val=splits.val, start=start)
-    assert found[1]["nll"] == pytest.approx(bn.score(laplace, classes().test)["nll"], rel=1e-5)
+    assert frame[1]["nll"] == pytest.approx(bn.score(laplace, classes().test)["nll"], rel=1e-5)
 
 
 def test_given_weights_of_a_regression_get_the_noise_of_validation_data():
@@ -536,11 +536,11 @@ def test_given_weights_of_a_regression_get_the_noise_of_validation_data():
     module, splits = small(1, 1), numbers(mean=0.0, sd=1.0)
     problem = bn.Problem(lambda: small(1, 1), bn.likelihoods.Gaussian(noise=0.5, learned=True))
     start = bn.Posterior.of(module, problem)
-    found = bn.compare(splits, ["Laplace"], problem=problem, start=start)
+    frame = bn.compare(splits, ["Laplace"], problem=problem, start=start)
     gap = (module(splits.val.inputs) - splits.val.targets).square().mean().sqrt()
     y, mean = splits.test.targets, module(splits.test.inputs)
     expected = -torch.distributions.Normal(mean, gap).log_prob(y).mean().detach()
-    assert found[0]["nll"] == pytest.approx(float(expected), rel=1e-5)
+    assert frame[0]["nll"] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):
@@ -668,9 +668,9 @@ def test_a_run_with_a_budget_says_how_it_was_spent_and_goes_on(tmp_path):
 
 
 def test_the_summary_has_means_errors_paired_differences_and_fronts(run):
-    found, out, records = run
-    best = min(found.summary, key=lambda row: row["nll"])
-    for row in found.summary:
+    frame, out, records = run
+    best = min(frame.summary, key=lambda row: row["nll"])
+    for row in frame.summary:
         mine = [r["scores"]["nll"] for r in records if r["method"] == row["method"]]
         assert row["nll"] == pytest.approx(np.mean(mine)) and row["seeds"] == 2 and row["n"] == 30
         assert "nll_se" not in row  # of two seeds, which may be close by chance
@@ -693,9 +693,9 @@ def test_the_front_is_of_rows_that_nothing_beats():
 def test_the_table_is_sorted_by_score_and_has_passes(run):
     from basinet.compare import table
 
-    found, _, _ = run
-    heads, rows = table(found.summary)
-    order = sorted(found.summary, key=lambda row: row["nll"])
+    frame, _, _ = run
+    heads, rows = table(frame.summary)
+    order = sorted(frame.summary, key=lambda row: row["nll"])
     assert [row[0] for row in rows] == [row["method"] for row in order]
     assert heads[-1] == "passes" and [row[-1] for row in rows] == [f"{row['draws']:.0f}" for row in order]
     assert [row[heads.index("steps")] for row in rows] == [f"{row['steps']:,.0f}" for row in order]
@@ -715,12 +715,12 @@ def test_steps_are_those_that_members_took(tmp_path):
 
 
 def test_a_frame_is_rows_columns_and_a_table(run):
-    found, _, _ = run
-    assert found["method"][:2] == ["MAP", "MAP"] and found["seed"][:2] == [0, 1] and len(found) == 8
-    assert found.where(method="MAP", seed=1).rows == [found[1]]
+    comparison, _, _ = run
+    assert comparison["method"][:2] == ["MAP", "MAP"] and comparison["seed"][:2] == [0, 1] and len(comparison) == 8
+    assert comparison.where(method="MAP", seed=1).rows == [comparison[1]]
     with pytest.raises(KeyError, match="there is no column 'nul'"):
-        found["nul"]
-    text = str(found)
+        comparison["nul"]
+    text = str(comparison)
     assert "deep ensemble" in text and "difference (95 %)" in text and "n = 30" in text and "2 seeds" in text
     frame = Frame([{"a": 1, "b": "x"}, {"a": None, "c": 0.123456}])
     assert frame.columns == ["a", "b", "c"] and frame["c"] == [None, 0.123456]
@@ -729,9 +729,9 @@ def test_a_frame_is_rows_columns_and_a_table(run):
 
 def test_a_frame_becomes_pandas(run):
     pandas = pytest.importorskip("pandas")
-    found, _, _ = run
-    table = found.to_pandas()
-    assert isinstance(table, pandas.DataFrame) and list(table["nll"]) == found["nll"]
+    frame, _, _ = run
+    table = frame.to_pandas()
+    assert isinstance(table, pandas.DataFrame) and list(table["nll"]) == frame["nll"]
 
 
 # What is suspicious
@@ -798,8 +798,8 @@ def test_a_unit_is_what_a_name_ends_with_in_brackets(name, unit):
 
 
 def test_so_many_examples_are_trained_on_at_most(tmp_path):
-    found = bn.compare(classes(), [Entry("one", QUICK, 1)], model=small, examples=20, out=tmp_path)
-    assert found["n_train"] == [20] and found.summary[0]["n"] == 30
+    frame = bn.compare(classes(), [Entry("one", QUICK, 1)], model=small, examples=20, out=tmp_path)
+    assert frame["n_train"] == [20] and frame.summary[0]["n"] == 30
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["description"] == "Trained on 20 of 50 examples."
     assert bn.compare(classes(), [Entry("one", QUICK, 1)], model=small, examples=500)["n_train"] == [50]
@@ -810,11 +810,11 @@ def test_so_many_examples_are_trained_on_at_most(tmp_path):
 def test_few_test_examples_are_warned_of_and_have_no_intervals(tmp_path):
     said: list[str] = []
     few = numbers(30)
-    found = bn.compare(
+    frame = bn.compare(
         few, [Entry("one", QUICK, 1), Entry("two", QUICK, 2)], model=small, out=tmp_path, say=said.append
     )
     assert few.test.n == 9 and "9 test examples say very little: scores are mostly chance" in said
-    other = found.summary.where(method=next(m for m in ("one", "two") if m != found.summary[0]["reference"]))[0]
+    other = frame.summary.where(method=next(m for m in ("one", "two") if m != frame.summary[0]["reference"]))[0]
     assert other["difference"] is not None and other["low"] is None and other["high"] is None
 
 

@@ -21,11 +21,11 @@ def test_records_say_how_chains_mixed(tmp_path):
     engine = bn.Engine(device="cpu", progress=False, compile=False)
     comparison = bn.compare("wine", rows, problem=problem, out=tmp_path, engine=engine, say=lambda line: None)
     run = read_run(tmp_path)
-    told = {row.name: row.records[0].get("chains") for row in run.rows}
-    assert told["MAP"] is None and told["MCLMC"]["rows"][0]["name"] == "loss" and told["SGLD"]["verdict"]
+    by_row = {row.name: row.records[0].get("chains") for row in run.rows}
+    assert by_row["MAP"] is None and by_row["MCLMC"]["rows"][0]["name"] == "loss" and by_row["SGLD"]["verdict"]
     figure = chains(run)
     assert figure is not None and {view.name.partition(":")[0] for view in figure.views} == {"MCLMC", "SGLD"}
-    assert told["SGLD"]["converged"] is False  # forty steps
+    assert by_row["SGLD"]["converged"] is False  # forty steps
     assert "Chains had not converged" in comparison.warning and "SGLD" in str(comparison)
     answer = dict(summary(run))["Did the chains sample?"]
     assert answer.startswith("NO. The chains of") and "SGLD" in answer

@@ -59,18 +59,18 @@ def test_classes_have_the_probabilities_of_the_model():
 
 def test_they_are_rows_beside_the_posteriors_in_units_of_the_target(tmp_path):
     rows = [Entry("MAP", bn.MAP(epochs=3), 1), "constant", "linear", "boosting"]
-    found = bn.compare(line(), rows, out=tmp_path)
-    assert found["method"] == ["MAP", *(f"{name} (no posterior)" for name in ("constant", "linear", "boosting"))]
-    constant, linear, _ = (found[i] for i in (1, 2, 3))
+    frame = bn.compare(line(), rows, out=tmp_path)
+    assert frame["method"] == ["MAP", *(f"{name} (no posterior)" for name in ("constant", "linear", "boosting"))]
+    constant, linear, _ = (frame[i] for i in (1, 2, 3))
     assert linear["rmse"] == pytest.approx(0.3, rel=0.3) and constant["rmse"] > 5  # noise .1 of targets of sd 3
     assert linear["nll"] == pytest.approx(math.log(0.3) + 0.5 * math.log(2 * math.pi * math.e), abs=0.3)
     for record in read_records(tmp_path / "records.jsonl")[1:]:
         assert (
             record["reference"] and record["draws"] == record["steps"] == 0 and record["unset"] == "it is no posterior"
         )
-    heads, shown = table(found.summary)
+    heads, shown = table(frame.summary)
     assert {row[0] for row in shown} == {"MAP", "constant *", "linear *", "boosting *"} and heads[0] == "method"
-    assert "(no posterior)" not in str(found) and "* is no posterior" in str(found)
+    assert "(no posterior)" not in str(frame) and "* is no posterior" in str(frame)
     said: list[str] = []
     bn.compare(line(), rows, out=tmp_path, say=said.append)
     assert sum("already" in text for text in said) == 4

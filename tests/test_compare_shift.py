@@ -69,17 +69,17 @@ def test_what_is_recorded_is_what_the_posterior_gives_for_corrupted_inputs(run):
 
 
 def test_the_table_and_the_frame_have_means_over_corruptions(run):
-    found, folder = run
-    heads, rows = found.shift
+    frame, folder = run
+    heads, rows = frame.shift
     assert heads[:3] == ["method", "NLL", "NLL 1"] and {row[0] for row in rows} == {"MAP", "three", "linear *"}
     record = next(r for r in records(folder) if r["method"] == "three")
     means = shifted_means(record["shift"])
-    assert found.where(method="three")["shifted_nll"] == [pytest.approx(means["shifted_nll"])]
-    assert found.summary.where(method="three")["shifted_nll"] == [pytest.approx(means["shifted_nll"])]
+    assert frame.where(method="three")["shifted_nll"] == [pytest.approx(means["shifted_nll"])]
+    assert frame.summary.where(method="three")["shifted_nll"] == [pytest.approx(means["shifted_nll"])]
     entries = record["shift"]["rows"]
     fifth = np.mean([e["nll"] for e in entries if e["severity"] == 5])
     assert next(row for row in rows if row[0] == "three")[6] == f"{fifth:.3f}"
-    assert "NLL 5" in str(found) and "separates corrupted examples from clean ones" in str(found)
+    assert "NLL 5" in str(frame) and "separates corrupted examples from clean ones" in str(frame)
     assert shift_table([{"method": "MAP"}]) is None
 
 
@@ -111,9 +111,9 @@ def test_images_are_corrupted_as_images():
     splits = load("digits")
     shift = Shift.of(splits, None, "weather")
     assert shift.names == bn.corruptions.GROUPS["weather"] and shift.test.n == min(EXAMPLES, splits.test.n)
-    found = shift.data("fog", 3).inputs
+    foggy = shift.data("fog", 3).inputs
     images = splits.test.inputs.reshape(-1, 1, 8, 8)
-    assert torch.equal(found, bn.corruptions.corrupt(images, "fog", 3).flatten(1))
+    assert torch.equal(foggy, bn.corruptions.corrupt(images, "fog", 3).flatten(1))
     assert shift.data("fog", 3) is shift.data("fog", 3)  # made once for all rows
 
 
@@ -130,12 +130,12 @@ def test_uncertainty_tells_the_inputs_of_another_file_from_those_of_training(tmp
 
     train, far = file("train.csv", 300, 2, 0), file("far.csv", 60, 2, 9)
     rows = [Entry("five", bn.MAP(epochs=15), 5)]
-    found = bn.compare(train, rows, target="y", ood=far, out=tmp_path / "run")
+    frame = bn.compare(train, rows, target="y", ood=far, out=tmp_path / "run")
     [record] = records(tmp_path / "run")
     assert record["ood"]["name"] == "far.csv" and record["ood"]["n"] == 60
     assert record["ood"]["auroc_epistemic"] > 0.95
-    assert found["ood_auroc"] == [record["ood"]["auroc"]]
-    assert "OOD: AUROC with which the variance" in str(found)
+    assert frame["ood_auroc"] == [record["ood"]["auroc"]]
+    assert "OOD: AUROC with which the variance" in str(frame)
     (tmp_path / "other.csv").write_text("a,c\n1,2\n3,4\n")
     with pytest.raises(ValueError, match="expected the columns of training, got none named 'b', 'town'"):
         bn.compare(train, rows, target="y", ood=tmp_path / "other.csv")
@@ -144,10 +144,10 @@ def test_uncertainty_tells_the_inputs_of_another_file_from_those_of_training(tmp
 def test_labels_have_entropies_and_calibration_errors_under_corruption(tmp_path):
     x = torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
     splits = Splits("flags", *bn.Data(x, (x[:, :2] > 0).long()).split(0.5, 0.2, 0.3, seed=0))
-    found = bn.compare(splits, ROWS[:2], model=small, corrupt="shift", out=tmp_path)
+    frame = bn.compare(splits, ROWS[:2], model=small, corrupt="shift", out=tmp_path)
     entries = next(r for r in records(tmp_path) if r["method"] == "three")["shift"]["rows"]
     assert all(0 <= e["ece"] <= 1 for e in entries) and all(0 <= e["auroc_total"] <= 1 for e in entries[1:])
-    assert found.shift[0][7] == "ECE" and any(f.key == "shift" for f in figures(read_run(tmp_path)))
+    assert frame.shift[0][7] == "ECE" and any(f.key == "shift" for f in figures(read_run(tmp_path)))
 
 
 def test_the_command_prints_a_second_table(tmp_path):

@@ -25,9 +25,9 @@ def of(loss, members=1, name="val_nll", recipe=COSINE):
 
 def test_a_loss_that_falls_with_the_way_it_went_is_seen():
     rng = np.random.default_rng(0)
-    found = of(lambda: 3 - 2 * WAY + 0.01 * rng.normal(size=100))
-    assert found["falling"] and found["curve"] == "val_nll"
-    assert found["drop"] == pytest.approx(2 * (WAY[-1] - WAY[50]), rel=0.3)
+    trend = of(lambda: 3 - 2 * WAY + 0.01 * rng.normal(size=100))
+    assert trend["falling"] and trend["curve"] == "val_nll"
+    assert trend["drop"] == pytest.approx(2 * (WAY[-1] - WAY[50]), rel=0.3)
 
 
 def test_a_step_that_shrinks_is_no_progress():
@@ -64,11 +64,11 @@ def test_a_comparison_of_networks_that_hardly_trained_says_so(tmp_path):
     parts = Data(x, 3 * x.sin()).split(0.5, 0.2, 0.3, seed=0)
     short = bn.MAP(epochs=30, batch_size=20, optimizer=bn.optim.Adam(lr=bn.optim.Cosine(peak=3e-3)))
     rows = [Entry("short", short, 1), Entry("Laplace", bn.Laplace(base=short), 1)]
-    found = bn.compare(
+    frame = bn.compare(
         Splits("waves", *parts), rows, model=lambda i, o: bn.networks.MLP(i, o, hidden=(8,)), out=tmp_path
     )
-    assert found.warning.startswith("Training had not ended") and "short, Laplace" in found.warning
-    assert found.warning in str(found)
+    assert frame.warning.startswith("Training had not ended") and "short, Laplace" in frame.warning
+    assert frame.warning in str(frame)
     plain, laplace = read_records(tmp_path / "records.jsonl")
     assert plain["training"]["falling"] and laplace["training"] == plain["training"]  # that of what it starts from
     assert plain["spread"] == "point" and laplace["spread"] == "posterior"

@@ -105,9 +105,9 @@ def test_the_command_says_so_and_an_ensemble_can_grow(tmp_path):
     words += ["--set", "epochs=3", "--set", "batch_size=32"]
     result = CliRunner().invoke(app, [*words, "--members", "2"])
     assert result.exit_code == 0, result.output
-    told = " ".join(result.output.split())
-    assert "68 training, 12 validation rows, others for each member" in told
-    assert "of members one by one on rows they have not seen" in told
+    printed = " ".join(result.output.split())
+    assert "68 training, 12 validation rows, others for each member" in printed
+    assert "of members one by one on rows they have not seen" in printed
     files = {p: p.stat().st_mtime_ns for p in (tmp_path / "fitted" / "pool").rglob("*.safetensors")}
     assert CliRunner().invoke(app, [*words, "--members", "3"]).exit_code == 0
     now = {p: p.stat().st_mtime_ns for p in (tmp_path / "fitted" / "pool").rglob("*.safetensors")}
@@ -119,9 +119,10 @@ def test_the_command_says_that_one_part_serves_all_where_copies_stay_together(tm
     words += ["--set", "epochs=1", "--members", "2", "--group-duplicates"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    told = " ".join(result.output.split())
+    printed = " ".join(result.output.split())
     assert (
-        "validation rows: one part for all, not split at random one by one" in told and "with copies together" in told
+        "validation rows: one part for all, not split at random one by one" in printed
+        and "with copies together" in printed
     )
 
 

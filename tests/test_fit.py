@@ -102,11 +102,11 @@ def six() -> bn.Posterior:
 
 @pytest.mark.parametrize(("members", "count"), [(None, 1), (1, 1), (3, 3)])
 def test_members_are_as_many_as_asked_for(members, count):
-    made = fit(members=members, seed=7)
-    assert len(made) == count and made.members == tuple(Member(7, k) for k in range(count))
-    assert made.predict(DATA.inputs).outputs.shape == (count, 1, 12, 3)
-    assert made.recipe == SHORT and made.problem is PROBLEM and made.info["trained"] == count
-    assert [len(row) for row in made.info["curves"]["loss"]] == [len(made.info["curves"]["step"][0])] * count
+    posterior = fit(members=members, seed=7)
+    assert len(posterior) == count and posterior.members == tuple(Member(7, k) for k in range(count))
+    assert posterior.predict(DATA.inputs).outputs.shape == (count, 1, 12, 3)
+    assert posterior.recipe == SHORT and posterior.problem is PROBLEM and posterior.info["trained"] == count
+    assert [len(row) for row in posterior.info["curves"]["loss"]] == [len(posterior.info["curves"]["step"][0])] * count
 
 
 def test_a_member_depends_on_the_seed_and_its_number_alone(six):
@@ -117,18 +117,18 @@ def test_a_member_depends_on_the_seed_and_its_number_alone(six):
 
 
 def test_one_start_is_for_all_members(six):
-    made = fit(STAY, start=six[2], members=3, seed=9)
-    assert made.members == (Member(9, 0), Member(9, 1), Member(9, 2))
-    assert max(apart(made[k], six[2]) for k in range(3)) == 0
+    posterior = fit(STAY, start=six[2], members=3, seed=9)
+    assert posterior.members == (Member(9, 0), Member(9, 1), Member(9, 2))
+    assert max(apart(posterior[k], six[2]) for k in range(3)) == 0
     trained = fit(start=six[2], members=2)
     assert apart(trained[0], trained[1]) > 1e-3  # each shuffles on its own
 
 
 @pytest.mark.parametrize("members", [None, 6])
 def test_as_many_starts_as_members_are_one_each_and_members_stay_who_they_are(six, members):
-    made = fit(STAY, start=six, members=members, seed=9)
-    assert made.members == six.members == tuple(Member(4, k) for k in range(6))
-    assert apart(made, six) == 0
+    posterior = fit(STAY, start=six, members=members, seed=9)
+    assert posterior.members == six.members == tuple(Member(4, k) for k in range(6))
+    assert apart(posterior, six) == 0
 
 
 def test_another_number_of_starts_is_refused(six):
@@ -163,29 +163,29 @@ def test_a_field_base_that_nothing_reads_is_refused():
 
 @pytest.mark.slow
 def test_a_method_with_a_base_gets_map_where_none_is_given():
-    made = fit(Widen(), members=2, seed=3)
+    posterior = fit(Widen(), members=2, seed=3)
     base = fit(MAP(), members=2, seed=3)
-    assert apart(made.parts[0].family.centre, base.parts[0].family.params) == 0
-    assert apart(made, fit(Widen(), start=base, seed=3)) == 0
+    assert apart(posterior.parts[0].family.centre, base.parts[0].family.params) == 0
+    assert apart(posterior, fit(Widen(), start=base, seed=3)) == 0
 
 
 def test_a_method_with_a_base_uses_the_one_it_has_and_its_pool(tmp_path):
-    made = fit(Widen(base=SHORT), members=2, pool=tmp_path)
-    assert apart(made.parts[0].family.centre, fit(members=2).parts[0].family.params) == 0
+    posterior = fit(Widen(base=SHORT), members=2, pool=tmp_path)
+    assert apart(posterior.parts[0].family.centre, fit(members=2).parts[0].family.params) == 0
     assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["computes", "map", "pool.json", "widen"]
     again = fit(Widen(base=SHORT), members=2, pool=tmp_path, observe=lambda event: pytest.fail("trained again"))
-    assert apart(again, made) == 0 and again.info["trained"] == 0
+    assert apart(again, posterior) == 0 and again.info["trained"] == 0
 
 
 def test_a_method_may_wrap_the_model(tmp_path):
-    made = fit(Soft(epochs=1), members=2)
-    assert made.problem is PROBLEM
+    posterior = fit(Soft(epochs=1), members=2)
+    assert posterior.problem is PROBLEM
     plain = Delta(
-        {n.removeprefix("net."): x for n, x in made.parts[0].family.params.items()},
-        {n.removeprefix("net."): x for n, x in made.parts[0].family.buffers.items()},
+        {n.removeprefix("net."): x for n, x in posterior.parts[0].family.params.items()},
+        {n.removeprefix("net."): x for n, x in posterior.parts[0].family.buffers.items()},
     )
-    unwrapped = bn.Posterior((replace(made.parts[0], family=plain, recipe=None),))
-    outputs = made.predict(DATA.inputs).outputs
+    unwrapped = bn.Posterior((replace(posterior.parts[0], family=plain, recipe=None),))
+    outputs = posterior.predict(DATA.inputs).outputs
     torch.testing.assert_close(outputs, unwrapped.predict(DATA.inputs).outputs / 2, rtol=0, atol=1e-14)
 
 
@@ -204,13 +204,13 @@ def test_a_fit_never_changes_the_users_module():
     module.eval()
     before, ids = copy.deepcopy(module.state_dict()), [id(p) for p in module.parameters()]
     problem = bn.Problem(module, bn.likelihoods.Categorical())
-    made = fit(problem=problem, members=2)
-    made.predict(DATA.inputs)
+    posterior = fit(problem=problem, members=2)
+    posterior.predict(DATA.inputs)
     after = module.state_dict()
     assert all(torch.equal(before[k], after[k]) for k in before) and [id(p) for p in module.parameters()] == ids
     assert not module.training and all(p.requires_grad for p in module.parameters())
     assert torch.equal(module[0].weight.grad, torch.ones_like(module[0].weight)) and module[4].weight.grad is None
-    assert apart(made[0], made[1]) > 1e-3
+    assert apart(posterior[0], posterior[1]) > 1e-3
 
 
 def test_a_fit_leaves_the_global_generators_alone():
@@ -241,11 +241,11 @@ def test_a_network_that_changes_its_inputs_leaves_the_data_alone(batch_size, str
     data, engine = classes(), bn.Engine(device="cpu", strategy=strategy, progress=False)
     recipe, plain = MAP(epochs=2, batch_size=batch_size), nn.Linear(4, 3, dtype=torch.float64)
     writer = bn.Problem(lambda: Doubling(4, 3, dtype=torch.float64), bn.likelihoods.Categorical())
-    found = fit(recipe, writer, data, members=2, val=data, engine=engine)
+    posterior = fit(recipe, writer, data, members=2, val=data, engine=engine)
     assert torch.equal(data.inputs, DATA.inputs)
     twice = bn.Data(2 * DATA.inputs, DATA.targets)
     expected = fit(recipe, bn.Problem(plain, bn.likelihoods.Categorical()), twice, members=2, val=twice, engine=engine)
-    probs = [found.predict(data.inputs).probs for _ in range(2)]
+    probs = [posterior.predict(data.inputs).probs for _ in range(2)]
     assert torch.equal(data.inputs, DATA.inputs) and torch.equal(*probs)
     assert torch.allclose(probs[0], expected.predict(twice.inputs).probs)
 
@@ -381,19 +381,19 @@ def test_a_trained_module_becomes_a_posterior_and_stays_untouched():
     module(DATA.inputs)  # moves the norm statistics
     expected = copy.deepcopy(module).eval()(DATA.inputs)
     before = copy.deepcopy(module.state_dict())
-    made = bn.Posterior.of(module, PROBLEM)
-    assert len(made) == 1 and made.recipe is None and module.training
-    assert torch.equal(made.predict(DATA.inputs).outputs[0, 0], expected)
+    posterior = bn.Posterior.of(module, PROBLEM)
+    assert len(posterior) == 1 and posterior.recipe is None and module.training
+    assert torch.equal(posterior.predict(DATA.inputs).outputs[0, 0], expected)
     assert all(torch.equal(before[k], x) for k, x in module.state_dict().items())
     with torch.no_grad():
         module[0].weight.zero_()
-    assert torch.equal(made.predict(DATA.inputs).outputs[0, 0], expected)
+    assert torch.equal(posterior.predict(DATA.inputs).outputs[0, 0], expected)
 
 
 def test_a_posterior_of_a_module_has_what_the_likelihood_learns():
     problem = bn.Problem(lambda: nn.Linear(4, 1), bn.likelihoods.Gaussian(noise=0.5, learned=True))
-    made = bn.Posterior.of(nn.Linear(4, 1), problem)
-    assert float(made.mean()["likelihood.log_noise"]) == pytest.approx(math.log(0.5))
+    posterior = bn.Posterior.of(nn.Linear(4, 1), problem)
+    assert float(posterior.mean()["likelihood.log_noise"]) == pytest.approx(math.log(0.5))
 
 
 def test_a_wrong_module_is_refused():
@@ -476,8 +476,8 @@ def test_weights_are_those_of_the_posteriors(pieces, which):
     by_hand = sum(w * probs(p) for w, p in zip(weights, given)) / sum(weights)
     torch.testing.assert_close(probs(mixed), by_hand, rtol=0, atol=1e-15)
     density = sum(w * p.predict(DATA.inputs).log_prob(DATA.targets).exp() for w, p in zip(weights, given))
-    found = mixed.predict(DATA.inputs).log_prob(DATA.targets)
-    torch.testing.assert_close(found, (density / sum(weights)).log(), rtol=0, atol=1e-14)
+    log_prob = mixed.predict(DATA.inputs).log_prob(DATA.targets)
+    torch.testing.assert_close(log_prob, (density / sum(weights)).log(), rtol=0, atol=1e-14)
 
 
 def test_a_mixture_of_mixtures_is_a_mixture(pieces):
@@ -551,8 +551,8 @@ def wide(six) -> bn.Posterior:
 
 
 def test_samples_have_axes_members_and_draws(six, wide):
-    for made in (six[:3], wide):
-        drawn = made.sample(5)
+    for posterior in (six[:3], wide):
+        drawn = posterior.sample(5)
         assert {n: tuple(x.shape) for n, x in drawn.items()} == {
             n: (3, 5, *s) for n, s in PROBLEM.network.params.items()
         }
@@ -640,23 +640,23 @@ def test_bytes_are_those_of_the_members(six):
 
 def test_a_posterior_prints_itself_in_a_line():
     rates = MAP(epochs=1, batch_size=5, optimizer=bn.optim.SGD(lr=[0.1, 0.2]))
-    for made, says in (
+    for posterior, says in (
         (fit(members=3), r"members=3: 3 of MAP\(epochs=2, batch_size=5\), Delta"),
         (fit(rates, members=10), r"members=10: 1 of MAP.*, \.\.\. \(10 kinds\)"),
         (bn.Posterior.of(net(), PROBLEM), "members=1: 1 of a module trained elsewhere, Delta over 53 parameters"),
     ):
-        assert re.search(says, repr(made)), repr(made)
-        assert len(repr(made)) < 600 and "\n" not in repr(made)
+        assert re.search(says, repr(posterior)), repr(posterior)
+        assert len(repr(posterior)) < 600 and "\n" not in repr(posterior)
 
 
 def test_members_of_several_recipes_come_in_the_order_asked_for():
     rates = MAP(epochs=1, batch_size=5, optimizer=bn.optim.SGD(lr=[0.1, 0.2, 0.3]))
-    made = fit(rates)
-    weighed = bn.mix([made[k] for k in range(3)], weights=[1, 2, 3])
+    posterior = fit(rates)
+    weighed = bn.mix([posterior[k] for k in range(3)], weights=[1, 2, 3])
     some = weighed[[2, 0, 1, 0]]
     assert [m.recipe.optimizer.lr for m in some] == [0.3, 0.1, 0.2, 0.1]
     assert some.weights is not None and some.weights.tolist() == [3, 1, 2, 1]
-    alone = made[2].predict(DATA.inputs).probs
+    alone = posterior[2].predict(DATA.inputs).probs
     assert torch.equal(some[0].predict(DATA.inputs).probs, alone)
 
 
@@ -673,29 +673,29 @@ def test_members_of_several_recipes_come_in_the_order_asked_for():
 )
 @pytest.mark.parametrize("method", [SHORT, bn.Laplace(base=SHORT), bn.Laplace(base=SHORT, via="probit")])
 def test_inputs_that_the_network_does_not_take_are_said_so(method, inputs, message):
-    made = fit(method)
+    posterior = fit(method)
     with pytest.raises(ValueError, match=message):
-        made.predict(inputs)
+        posterior.predict(inputs)
 
 
 def test_one_input_without_its_axis_is_no_batch():
     plain = bn.Problem(lambda: nn.Linear(4, 3).double(), bn.likelihoods.Categorical())
-    made = fit(SHORT, plain)
+    posterior = fit(SHORT, plain)
     with pytest.raises(ValueError, match=r"expected one output row for each input, got outputs \(3,\) for 4 inputs"):
-        made.predict(DATA.inputs[0])
-    assert made.predict(DATA.inputs[:1]).probs.shape == (1, 3)
+        posterior.predict(DATA.inputs[0])
+    assert posterior.predict(DATA.inputs[:1]).probs.shape == (1, 3)
 
 
 # --- who members are that were made from modules
 
 
 def modules(count: int) -> list[nn.Module]:
-    found = []
+    networks = []
     for k in range(count):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(k)
-            found.append(nn.Linear(2, 1, dtype=torch.float64))
-    return found
+            networks.append(nn.Linear(2, 1, dtype=torch.float64))
+    return networks
 
 
 @pytest.mark.slow
@@ -753,7 +753,7 @@ def test_starts_are_what_torch_draws_under_the_seed_of_a_member(factory):
     data = bn.Data(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
     engine = bn.Engine(device="cpu", progress=False, strategy="loop", processes=1)
     bn.fit(Looking(epochs=1), problem, data, members=3, seed=11, engine=engine)
-    for (a, b), found in zip(words, seen[-3:], strict=True):
+    for (a, b), params in zip(words, seen[-3:], strict=True):
         torch.manual_seed((a << 31) | (b >> 1))
         module = build() if factory else problem.network._build()
-        assert all(torch.equal(found[n], x) for n, x in module.named_parameters())
+        assert all(torch.equal(params[n], x) for n, x in module.named_parameters())

@@ -122,18 +122,18 @@ def violations(path: Path, source: str) -> list[str]:
         ]
     if owner not in LEVEL:
         return [f"{path} has no place in the layers: add it to LAYERS"]
-    found = []
+    messages = []
     for module, at_top in imports(path, source):
         target = place(module)
         if target == owner:
             parts = module.split(".")
             if owner == "methods" and len(parts) > 1 and (ROOT / "methods" / f"{parts[1]}.py").exists():
-                found.append(f"{path} imports {module}: methods never import each other")
+                messages.append(f"{path} imports {module}: methods never import each other")
         elif target not in LEVEL:
-            found.append(f"{path} imports {module or 'the package itself'}, which is in no layer")
+            messages.append(f"{path} imports {module or 'the package itself'}, which is in no layer")
         elif LEVEL[target] >= LEVEL[owner] and ((owner, target) not in LATE or at_top):
-            found.append(f"{path} imports {module}, which is not above it")
-    return found
+            messages.append(f"{path} imports {module}, which is not above it")
+    return messages
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
@@ -222,7 +222,7 @@ def test_vmap_stands_in_one_file():
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "places"),
     [
         ("from torch.func import grad, vmap", True),
         ("torch.func.vmap(f)", True),
@@ -230,5 +230,5 @@ def test_vmap_stands_in_one_file():
         ('"""runs under vmap"""\nx = "vmap"  # vmap', False),
     ],
 )
-def test_vmap_is_found_in_code_and_not_in_words(source, found):
-    assert vmaps(source) == found
+def test_vmap_is_found_in_code_and_not_in_words(source, places):
+    assert vmaps(source) == places

@@ -69,8 +69,8 @@ def test_more_draws_are_those_of_a_longer_run(recipe, problem, data, tmp_path):
 def test_chains_go_on_more_than_once(problem, data, tmp_path):
     recipe = MCLMC
     for more in (0, 5, 15):
-        made = bn.fit(replace(recipe, more=more), problem, data, members=2, engine=QUIET, pool=tmp_path)
-    assert equal(made, bn.fit(replace(recipe, more=15), problem, data, members=2, engine=QUIET))
+        posterior = bn.fit(replace(recipe, more=more), problem, data, members=2, engine=QUIET, pool=tmp_path)
+    assert equal(posterior, bn.fit(replace(recipe, more=15), problem, data, members=2, engine=QUIET))
 
 
 @pytest.mark.slow
@@ -89,10 +89,10 @@ def test_a_killed_run_goes_on_with_the_same_draws(recipe, problem, data, tmp_pat
         bn.fit(recipe, problem, data, members=2, engine=engine, pool=tmp_path, observe=kill)
     [file] = tmp_path.rglob("bank-*")
     assert list(tmp_path.rglob("checkpoint-*"))
-    made = bn.fit(
+    posterior = bn.fit(
         recipe, problem, data, members=2, engine=engine, pool=tmp_path, observe=lambda e: steps.append(e.step)
     )
-    assert steps[0] >= 100 and equal(made, bn.fit(recipe, problem, data, members=2, engine=QUIET))
+    assert steps[0] >= 100 and equal(posterior, bn.fit(recipe, problem, data, members=2, engine=QUIET))
     assert [*tmp_path.rglob("bank-*")] == [file] and not [*tmp_path.rglob("checkpoint-*")]
 
 

@@ -28,9 +28,9 @@ def tensors(posterior):
 
 def test_before_any_data_it_is_the_prior():
     posterior = bn.online(bn.Kalman(), EXACT.problem)
-    found = posterior.predict(X)
-    torch.testing.assert_close(found.mean, torch.zeros(40, 1).double())
-    torch.testing.assert_close(found.variance.squeeze(-1), 1.5**2 * X.square().sum(1) + 0.25)
+    predictive = posterior.predict(X)
+    torch.testing.assert_close(predictive.mean, torch.zeros(40, 1).double())
+    torch.testing.assert_close(predictive.variance.squeeze(-1), 1.5**2 * X.square().sum(1) + 0.25)
     assert posterior.info["online"] == {"rows": 0, "skipped": 0, "batches": 0, "inputs": None}
 
 
@@ -56,12 +56,12 @@ def test_rows_without_a_target_are_skipped_and_counted():
     known = ~y.isnan()
     posterior = bn.online(bn.Kalman(), EXACT.problem)
     for batch in ((X, y), (X.numpy(), y.numpy())):
-        found = posterior.update(batch)
-        torch.testing.assert_close(found.mean(), posterior.update((X[known], Y[known])).mean())
-        assert found.info["online"] | {"inputs": None} == {"rows": 38, "skipped": 2, "batches": 1, "inputs": None}
-    nothing = found.update((X[:2], torch.full((2,), torch.nan).double()))
+        updated = posterior.update(batch)
+        torch.testing.assert_close(updated.mean(), posterior.update((X[known], Y[known])).mean())
+        assert updated.info["online"] | {"inputs": None} == {"rows": 38, "skipped": 2, "batches": 1, "inputs": None}
+    nothing = updated.update((X[:2], torch.full((2,), torch.nan).double()))
     assert nothing.info["online"]["skipped"] == 4 and nothing.info["online"]["batches"] == 1
-    assert torch.equal(ravel(nothing.mean()), ravel(found.mean()))
+    assert torch.equal(ravel(nothing.mean()), ravel(updated.mean()))
 
 
 @pytest.mark.parametrize(

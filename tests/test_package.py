@@ -84,9 +84,9 @@ def test_a_name_that_is_a_module_too_is_the_function(name):
 
 @pytest.mark.slow
 def test_the_function_is_there_in_every_order_of_imports():
-    told = "; print(" + ", ".join(f"type(basinet.{name}).__name__" for name in SAME) + ")"
+    printing = "; print(" + ", ".join(f"type(basinet.{name}).__name__" for name in SAME) + ")"
     for first in ("import basinet.compare.run, basinet.fit", "from basinet.cost.cost import Meter; import basinet"):
-        assert python(first + told) == ["function"] * len(SAME)
+        assert python(first + printing) == ["function"] * len(SAME)
 
 
 def test_functions_that_name_the_package_can_be_pickled_with_it():

@@ -17,14 +17,14 @@ QUICK, SLOW = range(60), range(60, 1_800)
 
 
 def faults(seeds: range, tmp_path: Path, kind: type[Call] = Call) -> list[str]:
-    found = []
+    lines = []
     for seed in seeds:
         (tmp_path / str(seed)).mkdir()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fault = fault_of(kind(seed, tmp_path / str(seed)))
-        found += [f"{seed}: {fault}"] if fault else []
-    return found
+        lines += [f"{seed}: {fault}"] if fault else []
+    return lines
 
 
 def test_a_random_fit_is_a_result_or_a_clean_error(tmp_path):
@@ -104,7 +104,7 @@ def test_a_plan_that_must_not_depend_on_timing_does_not(monkeypatch):
 
     monkeypatch.setattr(executor.Here, "measure", slow)
     engine = bn.Engine(device="cpu", progress=False, deterministic=True)
-    made = bn.fit(bn.MAP(epochs=1), PROBLEM, DATA, members=4, engine=engine)
-    assert len(made) == 4 and [plan.compiled for plan in chosen] == [False]
+    posterior = bn.fit(bn.MAP(epochs=1), PROBLEM, DATA, members=4, engine=engine)
+    assert len(posterior) == 4 and [plan.compiled for plan in chosen] == [False]
     with pytest.raises(ValueError, match="expected deterministic as True or False"):
         bn.Engine(deterministic=1)

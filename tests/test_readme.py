@@ -26,8 +26,8 @@ def test_the_program_prints_what_the_readme_says(tmp_path):
     assert run.returncode == 0, run.stderr
     number = re.compile(r"-?\d+\.?\d*")
     assert number.sub("#", run.stdout).split() == number.sub("#", said).split()
-    found, expected = ([float(x) for x in number.findall(text)] for text in (run.stdout, said))
-    assert found == pytest.approx(expected, rel=0.02, abs=2e-3)  # rounding differs between processors
+    printed, expected = ([float(x) for x in number.findall(text)] for text in (run.stdout, said))
+    assert printed == pytest.approx(expected, rel=0.02, abs=2e-3)  # rounding differs between processors
 
 
 def score_rows(text: str) -> dict[str, tuple[str, float, float | None, float | None]]:

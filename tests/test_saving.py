@@ -116,35 +116,39 @@ def empirical(points: Any) -> Empirical:
     ids=["MAP", "EMA", "of a module, centred prior", "Diagonal", "Empirical", "weighted"],
 )
 def test_what_is_loaded_predicts_the_same(make, tmp_path):
-    made = make()
-    made.save(tmp_path / "out")
-    found = bn.load(tmp_path / "out", net)
-    assert equal(found, made) and len(found) == len(made)
-    assert torch.equal(found._mass(), made._mass())
-    found.save(tmp_path / "again")
+    posterior = make()
+    posterior.save(tmp_path / "out")
+    loaded = bn.load(tmp_path / "out", net)
+    assert equal(loaded, posterior) and len(loaded) == len(posterior)
+    assert torch.equal(loaded._mass(), posterior._mass())
+    loaded.save(tmp_path / "again")
     assert names(tmp_path / "again") == names(tmp_path / "out")
 
 
 def test_the_problem_comes_back(tmp_path):
-    made = centred()
-    made.save(tmp_path)
-    found = bn.load(tmp_path, net).problem
-    assert (found.temperature, found.temper, found.likelihood) == (0.5, "likelihood", bn.likelihoods.Categorical())
-    assert found.prior.scale == {"0": 0.5, "": 2.0} and found.prior.centre["0.bias"].tolist() == [0, 1, 2, 3, 4]
+    posterior = centred()
+    posterior.save(tmp_path)
+    problem = bn.load(tmp_path, net).problem
+    assert (problem.temperature, problem.temper, problem.likelihood) == (
+        0.5,
+        "likelihood",
+        bn.likelihoods.Categorical(),
+    )
+    assert problem.prior.scale == {"0": 0.5, "": 2.0} and problem.prior.centre["0.bias"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_loaded_posterior_is_as_good_a_start(ensemble, saved):
-    made, again = fit(start=ensemble), fit(start=bn.load(saved, net))
+    posterior, again = fit(start=ensemble), fit(start=bn.load(saved, net))
     assert again.members == ensemble.members
-    pairs = zip(leaves(made.parts[0].family), leaves(again.parts[0].family), strict=True)
+    pairs = zip(leaves(posterior.parts[0].family), leaves(again.parts[0].family), strict=True)
     assert all(torch.equal(x, y) for x, y in pairs)
 
 
 def test_an_ensemble_of_architectures_comes_back(ensemble, tmp_path):
     mixed = bn.mix([ensemble, fit(problem=bn.Problem(linear, PROBLEM.likelihood), members=2)], [0.4, 0.6])
     mixed.save(tmp_path)
-    found = bn.load(tmp_path, [net, linear])
-    assert equal(found, mixed) and torch.equal(found.weights, mixed.weights)
+    loaded = bn.load(tmp_path, [net, linear])
+    assert equal(loaded, mixed) and torch.equal(loaded.weights, mixed.weights)
     with pytest.raises(ValueError, match="expected 2 models, one for each part, got 3"):
         bn.load(tmp_path, [net, linear, linear])
     with pytest.raises(FileError, match=r"part-0-.*: it belongs to another model"):
@@ -155,14 +159,14 @@ def test_parts_keep_their_own_priors(tmp_path):
     priors = [bn.priors.Normal(centre={"bias": torch.full((3,), c)}) for c in (1.0, 2.0)]
     problems = [bn.Problem(linear, PROBLEM.likelihood, prior) for prior in priors]
     bn.mix([bn.Posterior.of(linear(), p) for p in problems]).save(tmp_path)
-    found = bn.load(tmp_path, linear)
-    assert [float(p.problem.prior.centre["bias"][0]) for p in found.parts] == [1.0, 2.0]
+    loaded = bn.load(tmp_path, linear)
+    assert [float(p.problem.prior.centre["bias"][0]) for p in loaded.parts] == [1.0, 2.0]
 
 
 def test_parts_of_one_problem_share_it_again(ensemble, tmp_path):
     bn.mix([ensemble, fit(bn.EMA(epochs=1))]).save(tmp_path)
-    found = bn.load(tmp_path, net)
-    assert len(found.parts) == 2 and found.parts[0].problem is found.parts[1].problem
+    loaded = bn.load(tmp_path, net)
+    assert len(loaded.parts) == 2 and loaded.parts[0].problem is loaded.parts[1].problem
 
 
 # --- saving
@@ -171,10 +175,10 @@ def test_parts_of_one_problem_share_it_again(ensemble, tmp_path):
 def test_saving_over_a_folder_replaces_it(ensemble, saved):
     other = fit(seed=9)
     mixed = bn.mix([other, fit(bn.EMA(epochs=1))])
-    for made in (other, mixed, ensemble, ensemble):
-        made.save(saved)
-        assert equal(bn.load(saved, net), made)
-        assert len(names(saved)) == 1 + len(made.parts)
+    for posterior in (other, mixed, ensemble, ensemble):
+        posterior.save(saved)
+        assert equal(bn.load(saved, net), posterior)
+        assert len(names(saved)) == 1 + len(posterior.parts)
 
 
 def test_saving_leaves_other_files_alone(ensemble, saved):
@@ -373,12 +377,12 @@ def test_a_pickle_in_the_place_of_a_part_is_refused_unread(saved, monkeypatch):
 def test_a_process_that_never_named_the_method_loads_its_posterior(name, tmp_path):
     base = bn.fit(RECIPE, bn.Problem(linear, bn.likelihoods.Categorical()), DATA, engine=ENGINE)
     recipe = bn.Laplace() if name == "Laplace" else bn.Snapshot(epochs=2, cycles=2)
-    made = bn.fit(recipe, base.problem, DATA, start=base, engine=ENGINE)
-    made.save(tmp_path / "saved")
+    posterior = bn.fit(recipe, base.problem, DATA, start=base, engine=ENGINE)
+    posterior.save(tmp_path / "saved")
     program = (
         "import sys, basinet as bn\nfrom torch import nn\n"
         "loaded = bn.load(sys.argv[1], lambda: nn.Linear(4, 3))\n"
         "print(type(loaded.recipe).__name__)"
     )
-    found = subprocess.run([sys.executable, "-c", program, str(tmp_path / "saved")], capture_output=True, text=True)
-    assert found.stdout.strip() == name, found.stderr
+    process = subprocess.run([sys.executable, "-c", program, str(tmp_path / "saved")], capture_output=True, text=True)
+    assert process.stdout.strip() == name, process.stderr

@@ -247,25 +247,25 @@ def test_bad_targets_and_columns_are_said(houses):
 def test_what_is_said_names_parameters_and_no_options_of_the_command(houses):
     X, y = houses
     gaps = X.assign(area=X.area.where(X.area > 30))
-    told = []
+    messages = []
     for given, changed in ((X, gaps), (gaps, X)):
         with pytest.raises(ValueError, match="missing='impute'") as error:
             regressor(method=BRIEF).fit(given, y).predict(changed)
-        told.append(str(error.value))
+        messages.append(str(error.value))
     with pytest.raises(ValueError, match="unseen='other'") as error:
         regressor(method=BRIEF).fit(X, y).predict(X.assign(town="Dee"))
     odd = X.assign(area=["no" if i == 7 else f"{v:.1f}" for i, v in enumerate(X.area)])
     with pytest.raises(ValueError, match=r"categories=\('area',\) takes all as names") as other:
         regressor().fit(odd, y)
-    assert not any("--" in line for line in (*told, str(error.value), str(other.value)))
+    assert not any("--" in line for line in (*messages, str(error.value), str(other.value)))
 
 
 def test_several_targets_are_fitted_one_by_one():
     X = np.random.default_rng(0).normal(size=(120, 2))
     both = np.column_stack([X[:, 0], 5 - X[:, 0]])
     model = MultiOutputRegressor(regressor(members=1)).fit(X, both)
-    found = model.predict(X)
-    assert found.shape == both.shape and np.corrcoef(found.T)[0, 1] < -0.9
+    means = model.predict(X)
+    assert means.shape == both.shape and np.corrcoef(means.T)[0, 1] < -0.9
 
 
 def test_weights_count_rows():

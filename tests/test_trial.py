@@ -43,24 +43,24 @@ def far(recipe, step: float):
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: type(r).__name__)
 def test_no_member_is_worse_than_its_start_on_validation_data(recipe):
     before = member_nll(MAPS, VAL)
-    made = bn.fit(recipe, PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)
-    assert len(made.parts) == 1 and made.recipe == recipe and made.members == MAPS.members
-    after, curves = member_nll(made, VAL), made.info["curves"]
+    posterior = bn.fit(recipe, PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)
+    assert len(posterior.parts) == 1 and posterior.recipe == recipe and posterior.members == MAPS.members
+    after, curves = member_nll(posterior, VAL), posterior.info["curves"]
     assert all(b <= a + 1e-3 for a, b in zip(before, after))
     assert [x for [x] in curves["start_nll"]] == pytest.approx(before)
     assert [x for [x] in curves["own_nll"]] == pytest.approx(after)
     for [step], tried, nll in zip(curves["step_size"], curves["tried_step_size"], curves["tried_nll"]):
         assert step == 0 or step == tried[nll.index(min(nll))]
-    assert len(made.info["notes"]) == 3 and all(len(lines) == 1 for lines in made.info["notes"])
+    assert len(posterior.info["notes"]) == 3 and all(len(lines) == 1 for lines in posterior.info["notes"])
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: type(r).__name__)
 def test_where_no_step_gains_a_member_stays_where_it_starts(recipe):
-    made = bn.fit(far(recipe, 3000.0), PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)
-    torch.testing.assert_close(ravel(made.mean()), ravel(MAPS.mean()), rtol=0, atol=1e-12)
-    assert member_nll(made, VAL) == pytest.approx(member_nll(MAPS, VAL), abs=1e-6)
-    assert all("stays at its start" in lines[0] for lines in made.info["notes"])
-    assert made[1:].info["notes"] == made.info["notes"][1:]
+    posterior = bn.fit(far(recipe, 3000.0), PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)
+    torch.testing.assert_close(ravel(posterior.mean()), ravel(MAPS.mean()), rtol=0, atol=1e-12)
+    assert member_nll(posterior, VAL) == pytest.approx(member_nll(MAPS, VAL), abs=1e-6)
+    assert all("stays at its start" in lines[0] for lines in posterior.info["notes"])
+    assert posterior[1:].info["notes"] == posterior.info["notes"][1:]
 
 
 def test_members_choose_for_themselves_and_alike_in_any_company(tmp_path):
@@ -102,9 +102,9 @@ def test_norm_statistics_and_rows_survive_the_choice():
     problem = bn.Problem(normed, PROBLEM.likelihood)
     sites = bn.Data(TRAIN.inputs, TRAIN.targets, rows=torch.arange(120).reshape(2, 60))
     base = bn.fit(bn.MAP(epochs=100), problem, sites, members=2, engine=ENGINE)
-    made = bn.fit(bn.SWAG(iterates=4, rank=2, batch_size=20), problem, sites, val=VAL, start=base, engine=ENGINE)
-    assert made.predict(VAL.inputs).outputs.shape[0] == 2
-    assert all(b <= a + 1e-3 for a, b in zip(member_nll(base, VAL), member_nll(made, VAL)))
+    posterior = bn.fit(bn.SWAG(iterates=4, rank=2, batch_size=20), problem, sites, val=VAL, start=base, engine=ENGINE)
+    assert posterior.predict(VAL.inputs).outputs.shape[0] == 2
+    assert all(b <= a + 1e-3 for a, b in zip(member_nll(base, VAL), member_nll(posterior, VAL)))
 
 
 def test_laplace_that_is_worse_than_its_start_says_so_aloud(caplog):
@@ -126,10 +126,10 @@ def test_laplace_that_is_worse_than_its_start_says_so_aloud(caplog):
 def test_a_step_that_was_given_and_harms_is_said_aloud(caplog):
     fixed = bn.SWA(iterates=8, batch_size=30, optimizer=SGD(lr=2.0, momentum=0.9))
     with caplog.at_level(logging.WARNING, logger="basinet"):
-        made = bn.fit(fixed, PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)
-    worse = [b > a + 1e-3 for a, b in zip(member_nll(MAPS, VAL), member_nll(made, VAL))]
+        posterior = bn.fit(fixed, PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)
+    worse = [b > a + 1e-3 for a, b in zip(member_nll(MAPS, VAL), member_nll(posterior, VAL))]
     assert any(worse) and caplog.text.count("worse than its start") == sum(worse)
-    assert [bool(lines) for lines in made.info["notes"]] == worse
+    assert [bool(lines) for lines in posterior.info["notes"]] == worse
 
 
 @pytest.mark.parametrize("recipe", [bn.SWA, bn.SWAG], ids=lambda r: r.__name__)
@@ -140,12 +140,12 @@ def test_without_validation_data_harm_is_seen_on_training_data(recipe, given, ca
     for step, harms in ((2.0, True), (1e-5, False)):
         small = recipe(base=base, iterates=8, batch_size=30, optimizer=SGD(lr=step, momentum=0.9), **more)
         with caplog.at_level(logging.WARNING, logger="basinet"):
-            made = bn.fit(small, PROBLEM, TRAIN, members=3, start=MAPS if given else None, engine=ENGINE)
-        gaps = [b - a for a, b in zip(member_nll(MAPS, TRAIN), member_nll(made, TRAIN))]
+            posterior = bn.fit(small, PROBLEM, TRAIN, members=3, start=MAPS if given else None, engine=ENGINE)
+        gaps = [b - a for a, b in zip(member_nll(MAPS, TRAIN), member_nll(posterior, TRAIN))]
         assert (min(gaps) > 0.1) if harms else (max(gaps) < 0.1)
         assert caplog.text.count("likely worse than its start: training examples") == 3 * harms
-        assert ("notes" in made.info) == harms
-        assert not harms or "pass val=" in made.info["notes"][0][0]
+        assert ("notes" in posterior.info) == harms
+        assert not harms or "pass val=" in posterior.info["notes"][0][0]
         caplog.clear()
 
 

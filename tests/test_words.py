@@ -24,7 +24,9 @@ PROSE = sorted(
     if path != ROOT / "docs" / "style.md"  # which lists them
 )
 SOURCES = sorted(
-    path for room in ("src", "docs/tools", "examples", "bench", "studies") for path in (ROOT / room).rglob("*.py")
+    path
+    for room in ("src", "docs/tools", "examples", "bench", "studies", "tests")
+    for path in (ROOT / room).rglob("*.py")
 )
 
 COUNTED = (

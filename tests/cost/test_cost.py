@@ -64,20 +64,20 @@ few = bn.Problem(lambda: bn.networks.MLP(4, 3), bn.likelihoods.Categorical())
 bn.fit(bn.Laplace(base=bn.MAP(epochs=1)), few, bn.Data(x[:30, :4], torch.arange(30) % 3), engine=engine)  # torch loads
 method = {method}
 val = data if {val} else None
-found = bn.cost(method, problem, data, {members}, val=val, start=start, engine=engine, timed=False)
+cost = bn.cost(method, problem, data, {members}, val=val, start=start, engine=engine, timed=False)
 
 def peak(run):  # what it gives, and the most that is held meanwhile beyond what was before, as the kernel counts it
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak is from now on
     before = held("VmRSS")
-    made = run()
-    return made, held("VmHWM") - before
+    result = run()
+    return result, held("VmHWM") - before
 
-made, fitting = peak(lambda: bn.fit(method, problem, data, val=val, members={members}, start=start, engine=engine))
-_, asking = peak(lambda: made.predict(x[:1000]).probs)
-told = [found.fit_bytes, found.predict_bytes, found.kept_bytes]
-print(json.dumps(dict(told=told, measured=[fitting, asking, made.nbytes()])))
+posterior, fitting = peak(lambda: bn.fit(method, problem, data, val=val, members={members}, start=start, engine=engine))
+_, asking = peak(lambda: posterior.predict(x[:1000]).probs)
+estimated = [cost.fit_bytes, cost.predict_bytes, cost.kept_bytes]
+print(json.dumps(dict(estimated=estimated, measured=[fitting, asking, posterior.nbytes()])))
 """
 ENOUGH = 64 * 2**20  # bytes from which on: below, what torch itself sets aside counts as much
 
@@ -110,8 +110,8 @@ def test_foretold_peaks_are_right_within_a_factor_of_two(method, network, member
     code = PEAK.format(n=1200, inputs=inputs, outputs=outputs, hidden=hidden, method=method, members=members, val=val)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    fitting, asking, kept = zip(found["told"], found["measured"])
+    sizes = json.loads(done.stdout)
+    fitting, asking, kept = zip(sizes["estimated"], sizes["measured"])
     assert kept[0] == pytest.approx(kept[1], rel=0.01)
     for said, peak in (fitting, asking):
         if max(said, peak) > ENOUGH:
@@ -132,11 +132,11 @@ def test_what_a_method_keeps_is_foretold_for_every_method(name):
     quick = {"epochs": 5, "steps": 600, "draws": 4, "base": bn.MAP(epochs=1)}
     names = {f.name for f in fields(discover()[name])}
     recipe = discover()[name](**{n: x for n, x in quick.items() if n in names})
-    found = bn.cost(recipe, problem, data, 2, val=data, engine=ENGINE, timed=False)
-    made = bn.fit(recipe, problem, data, val=data, members=2, engine=ENGINE)
-    kept = sum(nbytes(part.family) + nbytes(part.inputs) for part in made.parts)
-    assert 0.5 <= found.kept_bytes / kept <= 2.0
-    outputs = made.predict(data.inputs).outputs
+    cost = bn.cost(recipe, problem, data, 2, val=data, engine=ENGINE, timed=False)
+    posterior = bn.fit(recipe, problem, data, val=data, members=2, engine=ENGINE)
+    kept = sum(nbytes(part.family) + nbytes(part.inputs) for part in posterior.parts)
+    assert 0.5 <= cost.kept_bytes / kept <= 2.0
+    outputs = posterior.predict(data.inputs).outputs
     takes = recipe.demand(problem.init(KEY), recipe.adapt(problem), data, data).predict
     assert takes.draws == outputs.shape[1]
 
@@ -147,16 +147,16 @@ def test_what_laplace_keeps_is_foretold_to_the_byte(structure, where):
     problem, data = mlp(5, 4, 6, 7), classes(40, 5, 4)
     recipe = bn.Laplace(structure=structure, where=where, rank=3)
     start = bn.Posterior.of(problem.network.module, problem)
-    made = bn.fit(recipe, problem, data, start=start, engine=ENGINE)
+    posterior = bn.fit(recipe, problem, data, start=start, engine=ENGINE)
     extra = 8 if structure == "low-rank" else 0  # variances and one precision
-    assert 0 <= made.nbytes() - foretold(recipe, problem, data).kept_bytes <= 2 * extra
+    assert 0 <= posterior.nbytes() - foretold(recipe, problem, data).kept_bytes <= 2 * extra
 
 
 def test_swag_keeps_mean_variance_and_rank_columns():
     problem, data = mlp(5, 3, 8), classes(40, 5, 3)
     recipe = bn.SWAG(iterates=6, rank=4, every=1)
-    made = bn.fit(recipe, problem, data, start=bn.Posterior.of(problem.network.module, problem), engine=ENGINE)
-    assert foretold(recipe, problem, data).kept_bytes == made.nbytes()
+    posterior = bn.fit(recipe, problem, data, start=bn.Posterior.of(problem.network.module, problem), engine=ENGINE)
+    assert foretold(recipe, problem, data).kept_bytes == posterior.nbytes()
 
 
 def growth(structure: str, small: bn.Problem, large: bn.Problem, where: Any = None, **sizes: Any) -> float:
@@ -225,8 +225,8 @@ def test_work_grows_as_it_should():
     assert pep[1] == 2 * pep[0]
     problem, data = mlp(16, 8, 32), classes(40, 16, 8)
     start = bn.Posterior.of(problem.network.module, problem)
-    found = bn.fit(bn.PEP(draws=4), problem, val=data, start=start, engine=ENGINE).info["curves"]["sigma"][0]
-    assert pep[0] == (len(found) - 1) * 4 * 40  # sigmas that are tried, and zero, which is one network
+    sigmas = bn.fit(bn.PEP(draws=4), problem, val=data, start=start, engine=ENGINE).info["curves"]["sigma"][0]
+    assert pep[0] == (len(sigmas) - 1) * 4 * 40  # sigmas that are tried, and zero, which is one network
 
 
 @pytest.mark.parametrize(
@@ -295,19 +295,19 @@ def test_a_stream_is_looked_at_and_not_read():
             yield data.inputs[i * 10 : (i + 1) * 10], data.targets[i * 10 : (i + 1) * 10]
 
     stream = bn.Data.stream(batches, n=1_000_000)
-    found = bn.cost(bn.MAP(epochs=1), problem, stream, 2, engine=ENGINE)
-    assert found.fit_seconds is not None and len(read) < 100  # of the 100,000 batches of an epoch
+    cost = bn.cost(bn.MAP(epochs=1), problem, stream, 2, engine=ENGINE)
+    assert cost.fit_seconds is not None and len(read) < 100  # of the 100,000 batches of an epoch
     assert foretold(bn.Laplace(), problem, stream, val=None).kept_bytes > 0
 
 
 def test_a_head_of_imagenet_is_refused_with_numbers_and_the_structure_that_fits():
     problem = bn.Problem(lambda: nn.Linear(1280, 1000), bn.likelihoods.Categorical())
     data = bn.Data(KEY.split("big").normal(torch.empty(3, 1280)), torch.tensor([1, 2, 999]))
-    found = foretold(bn.Laplace(structure="full"), problem, data)
-    assert found.fit_bytes > 8 * (1281 * 1000) ** 2 and not found.fits
-    assert found.instead == bn.Laplace(structure="kronecker")
-    assert found.fit_seconds is None and found.predict_seconds is None
-    assert foretold(found.instead, problem, data).fits
+    cost = foretold(bn.Laplace(structure="full"), problem, data)
+    assert cost.fit_bytes > 8 * (1281 * 1000) ** 2 and not cost.fits
+    assert cost.instead == bn.Laplace(structure="kronecker")
+    assert cost.fit_seconds is None and cost.predict_seconds is None
+    assert foretold(cost.instead, problem, data).fits
     assert foretold(bn.Laplace(structure="diagonal"), problem, data).fits
 
 
@@ -319,26 +319,26 @@ def test_fit_refuses_before_the_base_is_trained_and_what_it_names_runs():
     problem, data = mlp(10, 10, 60), classes(60, 10, 10)
     limit = 8 * 2**20
     recipe = bn.Laplace(structure="full", where=None, batch_size=8)
-    found = foretold(recipe, problem, data, engine=room(limit))
-    assert not found.fits and found.instead is not None
+    cost = foretold(recipe, problem, data, engine=room(limit))
+    assert not cost.fits and cost.instead is not None
     events: list[Any] = []
     with pytest.raises(MemoryError) as caught:
         bn.fit(recipe, problem, data, engine=room(limit), observe=events.append)
     assert not events
     text = str(caught.value)
     assert "the full covariance of 1,270 parameters (8 matrices of 1,270 x 1,270) takes about 10" in text
-    assert f"and {readable(limit)} may be used: {differences(recipe, found.instead)} takes about" in text
-    assert differences(recipe, found.instead) == "structure='kronecker'"
-    assert len(bn.fit(replace(found.instead, base=bn.MAP(epochs=1)), problem, data, engine=room(limit))) == 1
-    assert foretold(found.instead, problem, data, engine=room(limit)).fit_bytes <= limit
+    assert f"and {readable(limit)} may be used: {differences(recipe, cost.instead)} takes about" in text
+    assert differences(recipe, cost.instead) == "structure='kronecker'"
+    assert len(bn.fit(replace(cost.instead, base=bn.MAP(epochs=1)), problem, data, engine=room(limit))) == 1
+    assert foretold(cost.instead, problem, data, engine=room(limit)).fit_bytes <= limit
 
 
 def test_what_is_named_is_the_first_structure_that_fits_and_not_the_first_that_is_cheaper():
     problem, data = mlp(500, 4), classes(20, 500, 4)
     recipe = bn.Laplace(structure="full", batch_size=4)
     for limit, named in ((20 * 2**20, "kronecker"), (2 * 2**20, "diagonal")):
-        found = foretold(recipe, problem, data, engine=room(limit), inputs=1)
-        assert not found.fits and found.instead == replace(recipe, structure=named)
+        cost = foretold(recipe, problem, data, engine=room(limit), inputs=1)
+        assert not cost.fits and cost.instead == replace(recipe, structure=named)
     assert foretold(recipe, problem, data, engine=room(1000)).instead is None
 
 
@@ -416,5 +416,5 @@ def test_a_cost_prints_itself_for_people():
     assert lines[0].startswith("Laplace(structure=full), 2 members of 15 parameters, fits in the")
     assert [line.split()[0] for line in lines[1:]] == ["fit", "kept", "predict"]
     small = bn.Engine(device="cpu", memory=1000)
-    told = str(bn.cost(bn.SWAG(), problem, data, timed=False, engine=small))
-    assert "does not fit in the 1e+03 B that may be used" in told and "\n  fit " in told
+    text = str(bn.cost(bn.SWAG(), problem, data, timed=False, engine=small))
+    assert "does not fit in the 1e+03 B that may be used" in text and "\n  fit " in text

@@ -19,18 +19,18 @@ def test_the_study_leaves_a_record_for_every_row_and_makes_none_twice(tmp_path, 
     monkeypatch.setattr(compare, "ROWS_MADE", 60)
     lines: list[str] = []
     options = studies.Options(tmp_path, device="cpu", sets=("weather", "uci_yacht"), examples=20)
-    made = compare.run(options, lines.append)
-    assert read_records(tmp_path / "compare.jsonl") == made
-    assert [(r["data"], r["method"], r["members"]) for r in made] == [
+    records = compare.run(options, lines.append)
+    assert read_records(tmp_path / "compare.jsonl") == records
+    assert [(r["data"], r["method"], r["members"]) for r in records] == [
         ("weather", "MAP", 1),
         ("weather", "deep ensemble", 2),
     ]
-    for r in made:
+    for r in records:
         assert (r["n"], r["n_train"], r["seeds"]) == (12, 20, 2) and "nll_se" not in r and 0 <= r["accuracy"] <= 1
     assert "left out, for want of --folder with their files: uci_yacht" in lines
     assert lines[-1].startswith("weather") and "n 12, 2 seeds" in lines[-1]
     assert read_run(tmp_path / "weather").finished  # a run folder that a report can be made of
-    assert compare.run(options, lines.append) == made == read_records(tmp_path / "compare.jsonl")
+    assert compare.run(options, lines.append) == records == read_records(tmp_path / "compare.jsonl")
     asked = options._replace(sets=("weather",), methods=("MAP", "tempered MAP"))
     rows = ["MAP", "deep ensemble", "tempered MAP", "tempered deep ensemble"]
     assert [r["method"] for r in compare.run(asked, lines.append)] == rows

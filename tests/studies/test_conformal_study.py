@@ -18,14 +18,14 @@ def test_the_study_leaves_a_record_for_every_kind_of_set(tmp_path, monkeypatch):
     monkeypatch.setattr(conformal, "EPOCHS", 10)
     lines: list[str] = []
     options = studies.Options(tmp_path, device="cpu", splits=2, sets=("breast_cancer", "diabetes"))
-    made = conformal.run(options, lines.append)
-    assert read_records(tmp_path / "conformal.jsonl") == made and len(lines) == len(made)
-    kinds = [(r["data"], r["kind"]) for r in made]
+    records = conformal.run(options, lines.append)
+    assert read_records(tmp_path / "conformal.jsonl") == records and len(lines) == len(records)
+    kinds = [(r["data"], r["kind"]) for r in records]
     of_classes = ["uncalibrated", "lac, exact", "lac", "aps, exact", "aps", "raps, exact", "raps"]
     assert kinds == [("breast_cancer", k) for k in of_classes] + [
         ("diabetes", k) for k in ("uncalibrated", "scaled", "split", "cqr")
     ]
-    for record in made:
+    for record in records:
         assert len(record["each"]) == record["splits"] == 2
         if record["kind"] == "uncalibrated":
             assert "z" not in record

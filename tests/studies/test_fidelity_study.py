@@ -57,28 +57,28 @@ def short(monkeypatch):
 def test_the_study_writes_a_record_for_each_method_and_makes_none_again(tmp_path, short):
     said: list[str] = []
     options = Options(tmp_path, device="cpu", examples=60, methods=("MAP",))
-    made = fidelity.run(options, said.append)
+    returned = fidelity.run(options, said.append)
     rows = ["half of the chains", "MAP", "tempered MAP", "deep ensemble", "tempered deep ensemble"]
-    assert [r["method"] for r in made] == rows
+    assert [r["method"] for r in returned] == rows
     written = [json.loads(line) for line in (tmp_path / "fidelity.jsonl").read_text().splitlines()]
-    assert [r["total_variation"] for r in written] == [r["total_variation"] for r in made]
-    for record in made:
+    assert [r["total_variation"] for r in written] == [r["total_variation"] for r in returned]
+    for record in returned:
         assert 0.3 < record["agreement"] <= 1 and 0 < record["total_variation"] < 0.7
     assert (
         said[1].startswith("digits, reference: 2 chains of 8 draws.")
         and "left out, for want of --folder with their files: concrete; " in said[0]
     )
     again = fidelity.run(options, said.append)
-    assert again == made and len((tmp_path / "fidelity.jsonl").read_text().splitlines()) == len(rows)
+    assert again == returned and len((tmp_path / "fidelity.jsonl").read_text().splitlines()) == len(rows)
 
 
 def test_numbers_are_compared_by_means_and_spreads(tmp_path, folder, short):
     options = Options(tmp_path, folder, device="cpu", sets=("concrete",), methods=("MAP",))
-    made = {r["method"]: r for r in fidelity.run(options, lambda line: None)}
-    assert {"half of the chains", "MAP", "deep ensemble"} <= set(made)
-    for record in made.values():
+    by_method = {r["method"]: r for r in fidelity.run(options, lambda line: None)}
+    assert {"half of the chains", "MAP", "deep ensemble"} <= set(by_method)
+    for record in by_method.values():
         assert 0 <= record["mean_gap"] < 10 and 0 <= record["sd_gap"] < 10 and record["weights_sd"] > 0
-    assert made["MAP"]["weights_sd"] < 1e-3 * made["half of the chains"]["weights_sd"]  # one network has none
+    assert by_method["MAP"]["weights_sd"] < 1e-3 * by_method["half of the chains"]["weights_sd"]  # one network has none
 
 
 @pytest.mark.slow
@@ -131,10 +131,10 @@ def test_cifar_is_compared_with_the_published_probabilities(tmp_path, monkeypatc
     monkeypatch.setattr(cifar, "SwishResNet", lambda: bn.networks.SwishResNet(8))
     monkeypatch.setattr(cifar, "MODES", bn.MAP(epochs=1, batch_size=30))
     options = Options(tmp_path, tmp_path, device="cpu", sets=("cifar10",), methods=("MAP", "Laplace, last layer"))
-    made = fidelity.run(options, lambda line: None)
-    assert [r["method"] for r in made] == ["MAP", "Laplace, last layer"]
-    assert all(0 <= r["agreement"] <= 0.6 and 0.3 < r["total_variation"] < 1 for r in made)
-    assert fidelity.run(options, lambda line: None) == made
+    returned = fidelity.run(options, lambda line: None)
+    assert [r["method"] for r in returned] == ["MAP", "Laplace, last layer"]
+    assert all(0 <= r["agreement"] <= 0.6 and 0.3 < r["total_variation"] < 1 for r in returned)
+    assert fidelity.run(options, lambda line: None) == returned
 
 
 def test_a_set_that_is_not_there_is_named(tmp_path):

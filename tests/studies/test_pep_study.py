@@ -15,9 +15,9 @@ def test_the_study_leaves_the_records_of_its_three_questions(tmp_path, monkeypat
     monkeypatch.setattr(pep, "EPOCHS", {"digits": (1, 40)})
     monkeypatch.setattr(pep, "PROBES", 2)
     lines: list[str] = []
-    made = pep.run(studies.Options(tmp_path, device="cpu"), lines.append)
+    returned = pep.run(studies.Options(tmp_path, device="cpu"), lines.append)
     records = read_records(tmp_path / "pep.jsonl")
-    assert records == made
+    assert records == returned
     assert [r["kind"] for r in records] == ["curve", "curve", "overfitting", "overfitting", "novelty"]
     for record, noise in zip(records, ("gaussian", "uniform")):
         assert record["recipe"]["fields"]["noise"] == noise and len(record["members"]) == 2

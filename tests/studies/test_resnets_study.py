@@ -70,8 +70,8 @@ def test_rows_are_what_the_networks_themselves_give(folder, tmp_path):
         assert row["scores"] == pytest.approx(scores, rel=1e-3, abs=1e-5)
         assert row["over_base"] == 0 and row["n_report"] == SIZE and row["n_svhn"] == 15
         outside = posterior.predict(study.parts["svhn"].inputs).entropy
-        found = bn.metrics.auroc(posterior.predict(report.inputs).entropy, outside)
-        assert row["auroc"]["svhn"] == pytest.approx(float(found), abs=1e-6)
+        area = bn.metrics.auroc(posterior.predict(report.inputs).entropy, outside)
+        assert row["auroc"]["svhn"] == pytest.approx(float(area), abs=1e-6)
     hot = bn.score(bn.temper(bn.mix(wholes), tune, of="average"), report)
     assert rows["temperature of the average", resnets.FOUR]["nll"] == pytest.approx(hot["nll"], rel=1e-5)
     for r in rows.values():

@@ -121,13 +121,13 @@ def test_the_table_has_means_errors_and_what_others_published():
             "reference": {"rmse": 1.0 + split, "ll": -3},
         }
 
-    found = [record(0, "MAP", 1.0, -1.0), record(1, "MAP", 2.0, -2.0), record(0, "deep ensemble", 0.5, -0.25)]
-    lines = [line.split() for line in uci.table(found)]
+    records = [record(0, "MAP", 1.0, -1.0), record(1, "MAP", 2.0, -2.0), record(0, "deep ensemble", 0.5, -0.25)]
+    lines = [line.split() for line in uci.table(records)]
     assert lines[1] == ["yacht", "2", "MAP", "1.5", "±", "0.5", "-1.5", "±", "0.5"]
     assert lines[2] == ["yacht", "1", "deep", "ensemble", "0.5", "-0.25", "-1.18"]
     assert lines[3][:4] == ["yacht", "2", "MC", "dropout,"] and lines[3][-6:] == ["1.5", "±", "0.5", "-3", "±", "0"]
     assert lines[4] == ["yacht", "ReLU", "Gaussian", "process", "-0.49"]
-    assert all(len(line) <= 120 for line in uci.table(found))
+    assert all(len(line) <= 120 for line in uci.table(records))
 
 
 def test_what_cannot_run_is_said_first(tmp_path):
