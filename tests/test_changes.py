@@ -16,7 +16,7 @@ X, Y = EXACT.data.inputs, EXACT.data.targets
 
 
 def log_evidence(rows):
-    """Of a run by itself, from the normal distribution of its targets."""
+    """Of one run, from the normal distribution of its targets."""
     x, y = X[rows], Y[rows]
     covariance = 1.5**2 * x @ x.T + 0.25 * torch.eye(len(x)).double()
     return float(torch.distributions.MultivariateNormal(torch.zeros(len(x)).double(), covariance).log_prob(y))
@@ -60,7 +60,7 @@ def test_a_change_is_found_and_what_is_kept_does_not_grow():
     assert sum(stream.lengths.values()) == pytest.approx(1.0)
 
 
-def test_it_goes_on_from_a_file(tmp_path):
+def test_it_resumes_from_a_file(tmp_path):
     x, y = changing(60)
     prior = bn.online(bn.Kalman(), EXACT.problem)
     stream = bn.RunLength(prior, keep=3)

@@ -138,7 +138,7 @@ def test_the_same_command_again_trains_nothing_and_says_the_same(tmp_path):
         (("evaluate", "nowhere", "nowhere.csv"), "expected the folder of a posterior fitted to a file"),
     ],
 )
-def test_wrong_words_get_one_line_and_status_2(words, message):
+def test_wrong_arguments_get_one_line_and_status_2(words, message):
     result = invoke(*words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
@@ -321,7 +321,7 @@ def test_classes_by_name_and_files_of_every_kind(tmp_path):
     assert result.exit_code == 0 and f"{right:.6g}" in result.output
 
 
-def test_a_calibrated_fit_predicts_intervals_and_sets_that_hold_what_they_promise(tmp_path):
+def test_a_calibrated_fit_predicts_intervals_and_sets_with_the_stated_coverage(tmp_path):
     train, new = houses(tmp_path / "houses.csv", 400), houses(tmp_path / "new.csv", 300, seed=1)
     words = ("--target", "price", "--missing", "impute", *QUICK, "--val", "0.3", "--conformal", "0.8")
     fitted, out = str(tmp_path / "fitted"), tmp_path / "predictions.csv"
@@ -361,7 +361,7 @@ def test_a_calibration_that_would_not_hold_is_refused_before_training(tmp_path, 
     assert not (tmp_path / "fitted").exists()
 
 
-def test_a_fit_goes_on_from_its_pool_and_replaces_what_was_saved(tmp_path):
+def test_a_fit_resumes_from_its_pool_and_replaces_what_was_saved(tmp_path):
     train, fitted = flowers(tmp_path / "flowers.csv"), tmp_path / "fitted"
     words = ("fit", train, "--target", "kind", "--set", "epochs=3", "--out", str(fitted))
     assert invoke(*words, "--members", "2").exit_code == 0

@@ -222,7 +222,7 @@ def test_the_same_again_makes_nothing_and_more_rows_are_added(run, monkeypatch):
     assert len(read_records(out / "records.jsonl")) == len(records) + 1
 
 
-def test_what_has_changed_is_said_and_made_again(tmp_path):
+def test_what_has_changed_is_reported_and_made_again(tmp_path):
     def once(splits=None, recipe=QUICK):
         said: list[str] = []
         frame = bn.compare(splits or classes(), [Entry("one", recipe, 1)], model=small, out=tmp_path, say=said.append)
@@ -245,7 +245,7 @@ def test_what_has_changed_is_said_and_made_again(tmp_path):
     assert "version 0.0.1 of basinet" in said and len(records) == 1
 
 
-def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+def test_a_stopped_run_resumes(tmp_path, monkeypatch):
     from basinet.compare import fitted as module
 
     fit = module.fitting
@@ -281,7 +281,7 @@ def test_folders_of_other_versions_are_refused(tmp_path):
         bn.compare(classes(), [ENTRIES[0]], model=small, out=tmp_path)
 
 
-def test_a_row_that_fails_is_left_out_and_said(tmp_path):
+def test_a_row_that_fails_is_left_out_and_reported(tmp_path):
     bad = bn.MAP(epochs=4, optimizer=bn.optim.SGD(lr=1e30))
     frame = bn.compare(classes(), [Entry("wild", bad, 1), ENTRIES[0]], model=small, out=tmp_path)
     assert frame["method"] == ["MAP"]
@@ -417,7 +417,7 @@ def test_tempered_rows_share_the_members_that_are_trained_already(tmp_path):
 
 
 def tempered_too(splits: Splits, problem: bn.Problem, out: Path, *entries: Entry) -> Frame:
-    """Entries and the same with a temperature."""
+    """Entries and their copies with a temperature."""
     from basinet.compare.api import Asking, carry_out
     from basinet.compare.rows import _tempered
 
@@ -558,7 +558,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
-    """The methods of the library alone, whatever other tests define."""
+    """Only the library's own methods, whatever other tests define."""
     from basinet.compare import rows
 
     known = {name: cls for name, cls in rows.discover().items() if cls.__module__.startswith("basinet.")}
@@ -622,7 +622,7 @@ def test_rows_with_a_budget_still_share_their_networks():
     assert base_of(laplace.recipe) == ensemble.recipe and laplace.members == ensemble.members == 10
 
 
-def test_a_budget_below_one_epoch_a_member_leaves_fewer_members():
+def test_a_budget_below_one_epoch_per_member_leaves_fewer_members():
     done = scaled(Row("a", bn.MAP(batch_size=10), 10), 350, 1000)  # an epoch is 100 steps
     assert (done.members, plan_steps(done, 1000)) == (3, 100)
     done = scaled(Row("a", bn.MAP(batch_size=10), 10), 50, 1000)
@@ -649,7 +649,7 @@ def test_seconds_become_steps_by_trials():
     assert again == [done]
 
 
-def test_a_run_with_a_budget_says_how_it_was_spent_and_goes_on(tmp_path):
+def test_a_run_with_a_budget_says_how_it_was_spent_and_resumes(tmp_path):
     said: list[str] = []
     arguments = {"model": small, "budget": "60steps", "out": tmp_path}
     bn.compare(classes(), ENTRIES[:3], say=said.append, **arguments)
@@ -737,7 +737,7 @@ def test_a_frame_becomes_pandas(run):
 # What is suspicious
 
 
-def test_an_input_that_knows_the_target_is_told():
+def test_an_input_that_gives_the_target_away_is_warned_of():
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     y = (x[:, :1].exp() > 1).long()[:, 0]
     said: list[str] = []
@@ -797,7 +797,7 @@ def test_a_unit_is_what_a_name_ends_with_in_brackets(name, unit):
     assert unit_in(name) == unit
 
 
-def test_so_many_examples_are_trained_on_at_most(tmp_path):
+def test_training_takes_at_most_this_many_examples(tmp_path):
     frame = bn.compare(classes(), [Entry("one", QUICK, 1)], model=small, examples=20, out=tmp_path)
     assert frame["n_train"] == [20] and frame.summary[0]["n"] == 30
     about = json.loads((tmp_path / "run.json").read_text())

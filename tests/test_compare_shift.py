@@ -98,7 +98,7 @@ def test_the_report_draws_scores_against_severity(run):
     assert means.y[5] == pytest.approx((entries[5]["nll"] + entries[10]["nll"]) / 2)
 
 
-def test_the_same_run_goes_on_and_other_corruptions_are_another_run(run):
+def test_the_same_run_resumes_and_other_corruptions_are_another_run(run):
     lines: list[str] = []
     again = bn.compare("diabetes", ROWS, model=small, corrupt=["noise", "missing"], out=run[1], say=lines.append)
     assert again["nll"] == run[0]["nll"] and sum("already" in line for line in lines) == 3
@@ -118,7 +118,7 @@ def test_images_are_corrupted_as_images():
 
 
 @pytest.mark.slow
-def test_uncertainty_tells_the_inputs_of_another_file_from_those_of_training(tmp_path):
+def test_uncertainty_distinguishes_the_inputs_of_another_file_from_those_of_training(tmp_path):
     rng = np.random.default_rng(0)
 
     def file(name, rows, size, shift):

@@ -41,11 +41,11 @@ def test_noise_is_no_progress_and_what_rises_is_none():
     rng = np.random.default_rng(2)
     assert sum(of(lambda: 1 + 0.1 * rng.normal(size=100))["falling"] for _ in range(300)) <= 2
     assert not of(lambda: 1 + WAY)["falling"]
-    assert not of(lambda: 1 - 0.3 * LITTLE * WAY)["falling"]  # beyond chance, and too little to matter
+    assert not of(lambda: 1 - 0.3 * LITTLE * WAY)["falling"]  # significant, but too little to matter
 
 
 def test_the_validation_nll_counts_where_there_is_one():
-    """The training loss falls for ever while the network learns its examples by heart."""
+    """The training loss falls forever while the network learns its examples by heart."""
     curves = {"step": [STEP.tolist()], "loss": [(2 - WAY).tolist()], "val_nll": [(1 + WAY).tolist()]}
     assert not training_of(curves, COSINE, STEPS)["falling"]
     del curves["val_nll"]

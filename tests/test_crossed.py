@@ -100,7 +100,7 @@ def waves(path: Path, n: int = 80) -> str:
     return str(path)
 
 
-def test_the_command_says_so_and_an_ensemble_can_grow(tmp_path):
+def test_the_command_reports_it_and_an_ensemble_can_grow(tmp_path):
     words = ["fit", waves(tmp_path / "waves.csv"), "--target", "height", "--out", str(tmp_path / "fitted")]
     words += ["--set", "epochs=3", "--set", "batch_size=32"]
     result = CliRunner().invoke(app, [*words, "--members", "2"])

@@ -1,4 +1,4 @@
-"""Training that ends when it is done, and what is said where it was not."""
+"""Training that ends when it is done, and what is reported if it was not."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_other_points_end_at_their_best_validation_too(recipe):
     assert bn.score(stopped, val)["nll"] < bn.score(whole, val)["nll"] - 0.1
 
 
-def test_with_validation_a_default_fit_stops_at_its_best_and_without_when_the_loss_is_flat():
+def test_a_default_fit_stops_at_its_best_with_validation_and_at_a_flat_loss_without():
     val = bn.Data(X[40:], Y[40:])
     judged = bn.fit(bn.MAP(optimizer=Adam(lr=0.1)), problem(), bn.Data(X[:40], Y[:40]), val=val, engine=ENGINE)
     curves = {n: c[0] for n, c in judged.info["curves"].items()}
@@ -58,7 +58,7 @@ def test_with_validation_a_default_fit_stops_at_its_best_and_without_when_the_lo
     assert alone.info["curves"]["step"][0][-1] < 3000
 
 
-def test_when_members_stopped_and_which_state_was_best_is_said(caplog):
+def test_when_members_stopped_and_which_state_was_best_is_reported(caplog):
     caplog.set_level("INFO", logger="basinet")
     parts, recipe = (bn.Data(X[:40], Y[:40]), bn.Data(X[40:], Y[40:])), bn.MAP(epochs=50, batch_size=40, patience=3)
     curves = bn.fit(recipe, problem(), parts[0], val=parts[1], engine=ENGINE).info["curves"]
@@ -75,7 +75,7 @@ def test_when_members_stopped_and_which_state_was_best_is_said(caplog):
     assert stopped_line([{"step": [10], "val_nll": [None]}], 10) == stopped_line([{}], 10) == ""
 
 
-def test_what_still_falls_is_said(caplog):
+def test_a_loss_that_still_falls_is_reported(caplog):
     slow = bn.Problem(lambda: torch.nn.Linear(3, 1), bn.likelihoods.Gaussian(noise=0.1))
     with caplog.at_level("INFO", "basinet"):
         posterior = bn.fit(bn.MAP(optimizer=Adam(lr=1e-5)), slow, bn.Data(X, Y), engine=ENGINE)

@@ -228,7 +228,7 @@ def test_the_global_generator_does_not_change_a_fit(six):
 
 
 class Doubling(nn.Linear):
-    """Doubles its inputs where they lie."""
+    """Doubles its inputs in place."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.mul_(2))
@@ -237,7 +237,7 @@ class Doubling(nn.Linear):
 @pytest.mark.parametrize("strategy", ["loop", "stacked"])
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_a_network_that_changes_its_inputs_leaves_the_data_alone(batch_size, strategy):
-    """Before, the data were multiplied by a power of two, and a second prediction was another one."""
+    """Before, the data were multiplied by a power of two, and a second prediction differed."""
     data, engine = classes(), bn.Engine(device="cpu", strategy=strategy, progress=False)
     recipe, plain = MAP(epochs=2, batch_size=batch_size), nn.Linear(4, 3, dtype=torch.float64)
     writer = bn.Problem(lambda: Doubling(4, 3, dtype=torch.float64), bn.likelihoods.Categorical())
@@ -496,7 +496,7 @@ def test_a_slice_of_a_weighted_mixture_keeps_the_weights(pieces):
     torch.testing.assert_close(probs(mixed[[3, 2]]), by_hand, rtol=0, atol=1e-15)
 
 
-def test_members_of_no_weight_are_no_posterior(pieces):
+def test_members_without_weight_make_no_posterior(pieces):
     mixed = bn.mix([pieces[0], pieces[2]], [0.0, 1.0])
     torch.testing.assert_close(probs(mixed), probs(pieces[2]), rtol=0, atol=1e-15)
     with pytest.raises(ValueError, match="have no weight in this mixture"):
@@ -672,7 +672,7 @@ def test_members_of_several_recipes_come_in_the_order_asked_for():
     ids=["width", "integers", "keyword", "numbers", "empty"],
 )
 @pytest.mark.parametrize("method", [SHORT, bn.Laplace(base=SHORT), bn.Laplace(base=SHORT, via="probit")])
-def test_inputs_that_the_network_does_not_take_are_said_so(method, inputs, message):
+def test_inputs_that_the_network_does_not_take_are_refused(method, inputs, message):
     posterior = fit(method)
     with pytest.raises(ValueError, match=message):
         posterior.predict(inputs)
@@ -719,7 +719,7 @@ def test_modules_in_a_mixture_have_noise_of_their_own(method):
     assert 0.6 < apart_ / numbered < 1.6  # 30 draws each: the ratio of standard deviations has an error of .13, z = 3
 
 
-def test_a_module_is_the_same_member_in_any_company():
+def test_a_module_is_the_same_member_alone_and_with_others():
     problem = bn.Problem(lambda: nn.Linear(2, 1, dtype=torch.float64), bn.likelihoods.Gaussian())
     first, second = (bn.Posterior.of(module, problem) for module in modules(2))
     data = bn.Data(torch.ones(4, 2, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64))

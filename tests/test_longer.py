@@ -1,4 +1,4 @@
-"""Banks of draws on disk: killed and taken up, read block by block, damaged, and chains that go on for more."""
+"""Banks of draws on disk: killed and resumed, read block by block, damaged, and chains that continue for more draws."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_more_draws_are_those_of_a_longer_run(recipe, problem, data, tmp_path):
     few = first.parts[0].family
     for name, x in few.params.items():
         assert torch.equal(x, went_on.parts[0].family.params[name][:, : few.count])
-    assert steps[-1] == all_steps[-1] and len(steps) < len(all_steps)  # it did not begin anew
+    assert steps[-1] == all_steps[-1] and len(steps) < len(all_steps)  # it did not start over
     seen = [{k: c for k, c in p.info["curves"].items() if k != "seconds"} for p in (went_on, at_once)]
     assert seen[0] == seen[1]
     again = bn.fit(longer, problem, data, **given, pool=tmp_path)
@@ -66,7 +66,7 @@ def test_more_draws_are_those_of_a_longer_run(recipe, problem, data, tmp_path):
 
 
 @pytest.mark.slow
-def test_chains_go_on_more_than_once(problem, data, tmp_path):
+def test_chains_continue_more_than_once(problem, data, tmp_path):
     recipe = MCLMC
     for more in (0, 5, 15):
         posterior = bn.fit(replace(recipe, more=more), problem, data, members=2, engine=QUIET, pool=tmp_path)
@@ -75,7 +75,7 @@ def test_chains_go_on_more_than_once(problem, data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [NUTS, MCLMC, SGLD], ids=lambda r: type(r).__name__)
-def test_a_killed_run_goes_on_with_the_same_draws(recipe, problem, data, tmp_path):
+def test_a_killed_run_resumes_with_the_same_draws(recipe, problem, data, tmp_path):
     class Killed(Exception):
         pass
 
@@ -114,7 +114,7 @@ def test_draws_behind_the_last_checkpoint_are_written_again(tmp_path):
     assert again.of(1)["x"][:, 0].tolist() == [10, 11, 12, 13, 14, 15]
 
 
-def test_a_bank_that_was_altered_is_not_gone_on_with(tmp_path):
+def test_an_altered_bank_is_not_continued(tmp_path):
     bank, file = Bank(1, 4), tmp_path / "bank-a.safetensors"
     bank.kept_in(file)
     bank.write(torch.tensor([True]), {"x": torch.ones(1, 8)})
@@ -138,7 +138,7 @@ def sampled(problem, data, tmp_path_factory):
 
 @pytest.fixture
 def kept(sampled, tmp_path):
-    """A pool with chains, of one's own."""
+    """A pool with chains, a copy for each test."""
     return shutil.copytree(sampled, tmp_path / "pool")
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_bank_is_named(kept, problem, data, harm):
         bn.fit(MCLMC, problem, data, members=2, engine=QUIET, pool=kept)
 
 
-def test_another_seed_or_other_data_do_not_go_on(kept, problem, data):
+def test_another_seed_or_other_data_do_not_continue_a_run(kept, problem, data):
     longer = replace(MCLMC, more=5)
     with pytest.raises(ValueError, match=r"more with seed 7, and the run in .* was begun with seed 0"):
         bn.fit(longer, problem, data, members=2, seed=7, engine=QUIET, pool=kept)
@@ -177,7 +177,7 @@ def test_bad_numbers_of_more_draws_are_refused():
         bn.SGLD(lr=bn.optim.Cyclic(peak=0.1, cycles=3), draws=6, more=3)
 
 
-def test_starting_from_chains_says_how_to_go_on(kept, problem, data):
+def test_starting_from_chains_says_how_to_continue(kept, problem, data):
     chains = bn.fit(MCLMC, problem, data, members=2, engine=QUIET, pool=kept)
     with pytest.raises(ValueError, match="for more draws of these chains, fit their recipe with more= in the pool"):
         bn.fit(bn.HMC(), problem, data, start=chains, engine=QUIET)

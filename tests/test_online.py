@@ -1,4 +1,4 @@
-"""`bn.online` and `posterior.update`: what goes in, what is refused, and going on from a file."""
+"""`bn.online` and `posterior.update`: what goes in, what is refused, and resuming from a file."""
 
 import numpy as np
 import pytest
@@ -160,7 +160,7 @@ def test_members_start_at_places_of_their_own_and_see_the_same():
     [bn.EKF(drift=bn.filters.Forget(0.99)), bn.EKF(structure="decoupled"), bn.LOFI(rank=3), bn.EKF(where="2.*")],
     ids=["full", "decoupled", "LOFI", "last layer"],
 )
-def test_a_stream_goes_on_from_a_file(recipe, tmp_path):
+def test_a_stream_resumes_from_a_file(recipe, tmp_path):
     posterior = bn.online(recipe, bn.Problem(net, bn.likelihoods.Gaussian(noise=0.5))).update((X[:20], Y[:20]))
     posterior.save(tmp_path / "half")
     again = bn.load(tmp_path / "half", net)

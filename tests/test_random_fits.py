@@ -55,13 +55,13 @@ def test_more_members_than_can_be_are_refused_at_once(members):
         bn.fit(bn.MAP(epochs=1), PROBLEM, DATA, members=members)
 
 
-def test_a_batch_of_one_for_a_norm_layer_is_said():
+def test_a_batch_of_one_for_a_norm_layer_is_refused():
     problem = bn.Problem(lambda: nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), PROBLEM.likelihood)
     with pytest.raises(ValueError, match=r"expected batches of at least 2 examples, which norm layers need"):
         bn.fit(bn.MAP(epochs=2, batch_size=1), problem, DATA, engine=bn.Engine(device="cpu", progress=False))
 
 
-def test_an_activation_that_half_precision_lacks_is_said():
+def test_an_activation_that_half_precision_lacks_is_reported():
     class Rare(nn.Module):
         def __init__(self) -> None:
             super().__init__()

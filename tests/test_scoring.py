@@ -178,7 +178,7 @@ def masked(inputs: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> b
     return bn.Data(inputs, targets, weights=mask.double())
 
 
-def test_label_scores_are_those_of_two_classes_a_label():
+def test_label_scores_are_those_of_two_classes_per_label():
     torch.manual_seed(4)
     logits, labels = 2 * torch.randn(3, 2, 200, 4, dtype=torch.float64), torch.randint(0, 2, (200, 4))
     predictive = LabelPredictive(logits, bn.likelihoods.Bernoulli())

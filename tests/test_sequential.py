@@ -117,7 +117,7 @@ def test_variational_methods_follow_the_recursion_of_independent_parameters(reci
 
 
 @pytest.mark.parametrize("structure", FAMILIES)
-def test_a_family_as_prior_is_the_same_as_going_on(structure):
+def test_a_family_as_prior_is_the_same_as_continuing(structure):
     first = streamed(laplace(structure), EXACT.problem, ORDERS["forwards"][:20])
     today = bn.Problem(EXACT.problem.model, EXACT.problem.likelihood, bn.priors.FromFamily(family=first.family))
     half = bn.Data(X[20:], Y[20:])

@@ -204,7 +204,7 @@ def test_columns_that_a_person_gave_are_used_though_they_count_rows():
         regressor(categories=("size",)).fit(X, X[:, 0])
 
 
-def test_bad_targets_and_columns_are_said(houses):
+def test_bad_targets_and_columns_are_refused(houses):
     X = np.random.default_rng(0).normal(size=(60, 2))
     with pytest.raises(ValueError, match="values that differ, got 1 in every row"):
         regressor().fit(X, np.ones(60))
@@ -244,7 +244,7 @@ def test_bad_targets_and_columns_are_said(houses):
             model.predict_interval(X, level)
 
 
-def test_what_is_said_names_parameters_and_no_options_of_the_command(houses):
+def test_messages_name_parameters_and_no_options_of_the_command(houses):
     X, y = houses
     gaps = X.assign(area=X.area.where(X.area > 30))
     messages = []

@@ -1,4 +1,4 @@
-"""Step sizes by validation: each member its own, none worse than its start, and what is said of it."""
+"""Step sizes by validation: each member its own, none worse than its start, and what is reported."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_where_no_step_gains_a_member_stays_where_it_starts(recipe):
     assert posterior[1:].info["notes"] == posterior.info["notes"][1:]
 
 
-def test_members_choose_for_themselves_and_alike_in_any_company(tmp_path):
+def test_members_choose_for_themselves_the_same_alone_and_with_others(tmp_path):
     recipe = RECIPES[1]
     together = bn.fit(recipe, PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE, pool=tmp_path)
     for k in range(3):
@@ -107,7 +107,7 @@ def test_norm_statistics_and_rows_survive_the_choice():
     assert all(b <= a + 1e-3 for a, b in zip(member_nll(base, VAL), member_nll(posterior, VAL)))
 
 
-def test_laplace_that_is_worse_than_its_start_says_so_aloud(caplog):
+def test_laplace_that_is_worse_than_its_start_warns(caplog):
     narrow = bn.fit(bn.Laplace(), PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)
     assert all(b <= a + 1e-3 for a, b in zip(member_nll(MAPS, VAL), member_nll(narrow, VAL)))
     assert all("by the validation NLL" in lines[0] for lines in narrow.info["notes"])
@@ -123,7 +123,7 @@ def test_laplace_that_is_worse_than_its_start_says_so_aloud(caplog):
     assert "worse than its start" in caplog.text and "worse than its start" in wide.info["notes"][0][-1]
 
 
-def test_a_step_that_was_given_and_harms_is_said_aloud(caplog):
+def test_a_given_step_that_harms_is_warned_of(caplog):
     fixed = bn.SWA(iterates=8, batch_size=30, optimizer=SGD(lr=2.0, momentum=0.9))
     with caplog.at_level(logging.WARNING, logger="basinet"):
         posterior = bn.fit(fixed, PROBLEM, TRAIN, val=VAL, start=MAPS, engine=ENGINE)

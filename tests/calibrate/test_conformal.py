@@ -1,4 +1,4 @@
-"""Conformal posteriors: coverage over many splits is what is promised, for numbers and classes, saved and loaded."""
+"""Conformal posteriors: coverage over many splits is as stated, for numbers and classes, saved and loaded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def numbers(n: int, seed: int = 0) -> bn.Data:
 
 @pytest.mark.parametrize("kind", OF_NUMBERS)
 @pytest.mark.parametrize(("n", "level"), [(60, 0.9), (19, 0.5)])
-def test_intervals_hold_as_many_targets_as_promised(kind, n, level):
+def test_intervals_contain_as_many_targets_as_stated(kind, n, level):
     covered, m = [], 500
     for split in range(SPLITS):
         calibrated = bn.conformal(NUMBERS, numbers(n, 2 * split), kind, level)
@@ -89,7 +89,7 @@ def test_an_interval_that_would_be_empty_is_a_point():
     assert bool((low <= high).all())
 
 
-def test_all_elements_of_a_target_are_held_together():
+def test_an_interval_contains_all_elements_of_a_target_or_counts_as_a_miss():
     problem = bn.Problem(lambda: nn.Linear(1, 3).double(), bn.likelihoods.Gaussian(noise=1.0))
     posterior = bn.Posterior.of(nn.Linear(1, 3).double(), problem)
     covered = []
@@ -150,7 +150,7 @@ def held(sets: Tensor, targets: Tensor) -> float:
     ],
     ids=["oracle lac", "lac", "oracle aps", "aps", "raps", "oracle raps", "tuned raps"],
 )
-def test_sets_hold_as_many_truths_as_promised(posterior, kind, options):
+def test_sets_contain_the_truth_as_often_as_stated(posterior, kind, options):
     n, m, level = 100, 500, 0.9
     covered, full, used = [], [], 100 if options or kind != "raps" else 80
     for split in range(SPLITS):
@@ -165,7 +165,7 @@ def test_sets_hold_as_many_truths_as_promised(posterior, kind, options):
     assert all(a <= b for a, b in zip(covered, full))
 
 
-def test_with_true_probabilities_the_score_is_uniform():
+def test_the_score_is_uniform_where_probabilities_are_true():
     """APS's oracle: where probabilities are true, the score of the truth is uniform, and the threshold is the level."""
     data = classes(20_000)
     calibrated = bn.conformal(ORACLE, data, "aps", empty=True)
@@ -181,7 +181,7 @@ DRAWN = (classes(2000), classes(2000, 1))
 
 
 def test_a_penalty_makes_large_sets_smaller():
-    """Of a model that is far too unsure of half of the inputs, but ranks well: only ranks tell it when to stop."""
+    """A model that is far too unsure on half of the inputs, but ranks well: only ranks say when to stop."""
     val, test = (bn.Data(d.inputs * (1 - 0.95 * (torch.arange(2000) % 2))[:, None], d.targets) for d in DRAWN)
     sizes = []
     for options in ({"kind": "aps"}, {"kind": "raps", "penalty": (1, 0.2)}, {"kind": "raps"}):
@@ -194,7 +194,7 @@ def test_a_penalty_makes_large_sets_smaller():
 
 
 def test_thresholds_make_the_smallest_sets():
-    """At an accuracy of .8, thresholds hold what was asked for in fewer classes; aps, never empty, holds more."""
+    """At an accuracy of .8, thresholds reach the stated coverage with fewer classes; aps, never empty, covers more."""
     inputs = [2.15 * classes(4000, seed).inputs for seed in (2, 3)]
     val, test = (bn.Data(x, bn.likelihoods.Categorical().sample(x, {}, KEY.split(i))) for i, x in enumerate(inputs))
     accuracy = float((ORACLE.predict(test.inputs).probs.argmax(-1) == test.targets).double().mean())
@@ -208,8 +208,8 @@ def test_thresholds_make_the_smallest_sets():
 
 
 @pytest.mark.parametrize("kind", ["lac", "aps", "raps"])
-def test_an_input_alone_has_the_set_that_it_has_in_company(kind):
-    """74 of 359 had another one before: the random part was a hash of the bits of probabilities."""
+def test_an_input_has_the_same_set_alone_and_in_a_batch(kind):
+    """Before, 74 of 359 had a different one: the random part was a hash of the bits of probabilities."""
     splits = bn.datasets.load("digits")
     problem = bn.Problem(lambda: bn.networks.MLP(64, 10), bn.likelihoods.Categorical())
     engine = bn.Engine(device="cpu", progress=False)
@@ -221,7 +221,7 @@ def test_an_input_alone_has_the_set_that_it_has_in_company(kind):
     assert torch.equal(together.conformal_set, torch.cat([p.conformal_set for p in alone]))
 
 
-def test_no_penalty_is_aps():
+def test_without_a_penalty_it_is_aps():
     val = classes(200)
     aps, raps = bn.conformal(SURE, val, "aps"), bn.conformal(SURE, val, "raps", penalty=(0, 0.0))
     assert aps.conformal._replace(kind="raps") == raps.conformal
@@ -229,7 +229,7 @@ def test_no_penalty_is_aps():
     assert bn.conformal(SURE, val, seed=1).conformal.threshold != aps.conformal.threshold
 
 
-def test_classes_at_many_places_are_held_together():
+def test_a_set_contains_the_classes_at_all_places_or_counts_as_a_miss():
     problem = bn.Problem(lambda: nn.Linear(6, 6, bias=False).double(), bn.likelihoods.Categorical())
     posterior = bn.Posterior.of(identity(), problem)
     covered = []
@@ -257,7 +257,7 @@ def test_it_saves_loads_and_moves(posterior, val, kind, tmp_path):
     assert "conformal" in json.dumps(manifest)
 
 
-def test_a_manifest_with_a_calibration_that_nobody_knows_is_refused(tmp_path):
+def test_an_unknown_calibration_in_a_manifest_is_refused(tmp_path):
     from basinet.pool import FileError
     from basinet.saving import _conformal
 
@@ -268,7 +268,7 @@ def test_a_manifest_with_a_calibration_that_nobody_knows_is_refused(tmp_path):
             _conformal({"conformal": bad}, tmp_path)
 
 
-def test_what_predicts_otherwise_has_no_calibration():
+def test_posteriors_that_predict_differently_lose_the_calibration():
     calibrated = bn.conformal(SURE, classes(200))
     others = (
         calibrated[:1],
@@ -287,7 +287,7 @@ def test_what_predicts_otherwise_has_no_calibration():
     assert bn.score(calibrated, classes(50)) == bn.score(SURE, classes(50))
 
 
-def test_a_temperature_comes_first():
+def test_a_temperature_is_applied_first():
     tempered = bn.temper(SURE, classes(500), "average")
     calibrated = bn.conformal(tempered, classes(500, 1), "aps", empty=True)
     assert calibrated.temperature is tempered.temperature
@@ -324,12 +324,12 @@ def test_streams_and_masked_examples():
         ((SURE, classes(50), "aps", 90), "expected a level between 0 and 1, got 90"),
     ],
 )
-def test_bad_input_is_told(arguments, said):
+def test_bad_input_is_refused(arguments, said):
     with pytest.raises(ValueError, match=said.replace("?", r"\?")):
         bn.conformal(*arguments)
 
 
-def test_bad_options_are_told():
+def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="penalty= is for kind='raps', and kind is 'aps'"):
         bn.conformal(SURE, classes(50), "aps", penalty=(1, 0.1))
     with pytest.raises(ValueError, match=r"expected penalty=\(free ranks, cost of each further rank\), none negative"):

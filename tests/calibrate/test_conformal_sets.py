@@ -32,13 +32,13 @@ def chance(probs: torch.Tensor, seed: int = 0) -> torch.Tensor:
         (19, 0.95, 19),
     ],
 )
-def test_the_quantile_of_few_scores_by_hand(n, level, k):
+def test_the_quantile_of_a_few_scores_by_hand(n, level, k):
     scores = torch.arange(1.0, n + 1)[bn.Noise.seed(0).permutation(n)]
     assert calibrated(scores, level) == k == math.ceil(round((n + 1) * level, 9))
 
 
 @pytest.mark.parametrize(("level", "n"), [(0.9, 9), (0.95, 19), (0.99, 99), (0.5, 1), (0.8, 4), (0.7, 3)])
-def test_too_few_examples_are_told_how_many_it_takes(level, n):
+def test_with_too_few_examples_the_error_says_how_many_it_takes(level, n):
     assert needed(level) == n
     calibrated(torch.zeros(n), level)
     with pytest.raises(ValueError, match=f"a level of {level} takes {n} calibration examples or more, got {n - 1}"):
@@ -63,7 +63,7 @@ def test_scores_by_hand():
     assert torch.allclose(penalised, expected + 0.25 * (ranks - 1).clamp_min(0))
 
 
-def test_a_set_holds_what_scores_below_the_threshold_and_is_not_empty_unless_asked():
+def test_a_set_contains_classes_below_the_threshold_and_is_empty_only_if_asked():
     scores = class_scores(P, Conformal("aps", 0.9, 0.0, 0))
     for threshold in (0.0, 0.3, 0.7, 0.95, 1.0):
         rule = Conformal("aps", 0.9, threshold, 0, empty=True)
@@ -74,7 +74,7 @@ def test_a_set_holds_what_scores_below_the_threshold_and_is_not_empty_unless_ask
     assert class_sets(P, Conformal("aps", 0.9, 1.0, 0)).all()
 
 
-def test_chance_is_uniform_and_of_the_prediction_and_the_seed_alone():
+def test_the_random_part_is_uniform_and_depends_only_on_prediction_and_seed():
     probs = bn.Noise.seed(1).normal(torch.empty(20_000, 10)).softmax(-1)
     u = chance(probs)
     assert torch.equal(u[[7, 3]], chance(probs[[7, 3]])) and not torch.allclose(u, chance(probs, seed=1))

@@ -68,7 +68,7 @@ def test_the_factor_is_its_formula():
     assert mixture_factor(seen[:1], val.rows[:1], None) == 1.0
 
 
-def test_members_that_share_no_row_keep_their_own_spread_and_that_is_warned_of(caplog):
+def test_members_that_share_no_row_keep_their_own_spread_with_a_warning(caplog):
     posterior, data = scattered(4), unit_rows(2000, 0)
     train, held = data.folds(4)
     rows = torch.stack([torch.arange(2000).view(4, -1)[k] for k in range(4)])

@@ -1,4 +1,4 @@
-"""Temperature scaling: T against a grid, of calibrated predictions one, of any posterior, saved and loaded."""
+"""Temperature scaling: T against a grid, T = 1 for calibrated predictions, any posterior, saved and loaded."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_streams_and_masked_examples():
     assert torch.allclose(few, same, rtol=1e-4)
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_refused():
     real = bn.Problem(lambda: nn.Linear(3, 1).double(), bn.likelihoods.Gaussian(noise=1.0))
     numbers = bn.Posterior.of(nn.Linear(3, 1).double(), real)
     with pytest.raises(ValueError, match="expected of='average' or of='members' or of='quantiles' under Gaussian"):
@@ -241,7 +241,7 @@ def test_bad_input_is_told():
         bn.temper(ensemble(), None)
 
 
-def test_where_there_is_no_best_temperature_there_is_an_answer_and_a_warning(caplog):
+def test_without_a_best_temperature_it_answers_and_warns(caplog):
     right = bn.Data(VAL.inputs, VAL.inputs.argmax(-1))
     for of in ("members", "average", "classes"):
         recalibrated = bn.temper(ensemble(), right, of)
@@ -259,7 +259,7 @@ def test_where_there_is_no_best_temperature_there_is_an_answer_and_a_warning(cap
     assert "worse than equal probabilities" in caplog.text and "was it trained?" in caplog.text
 
 
-def test_a_likelihood_that_is_not_softmax_alone_is_divided_in_its_probabilities():
+def test_a_likelihood_with_more_than_a_softmax_is_tempered_in_its_probabilities():
     outputs = KEY.split("outputs").normal(torch.empty(2, 1, 5, 3, dtype=torch.float64))
     plain = make_predictive(outputs, bn.likelihoods.NoisyDirichlet(), {})
     divided = tempered(plain, Temperature("members", torch.tensor([2.0, 4.0])))

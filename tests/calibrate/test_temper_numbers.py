@@ -54,8 +54,8 @@ def test_the_factor_of_one_normal_is_the_root_mean_square_of_its_errors():
 
 
 @pytest.mark.parametrize("sd", [0.3, 3.0])
-def test_intervals_hold_what_they_say_after_it(sd):
-    """Of noise three times too large or too small; at 4 standard deviations of the share."""
+def test_intervals_have_the_stated_coverage_afterwards(sd):
+    """Noise three times too large or too small; within 4 standard deviations of the share."""
     calibrated, test = bn.temper(posterior(0.0), numbers(2000, sd)), numbers(2000, sd, seed=1)
     before = bn.score(posterior(0.0), test)
     scores = bn.score(calibrated, test)
@@ -222,7 +222,7 @@ def test_equal_shares_change_nothing():
     assert torch.allclose(same.mean, plain.mean, atol=1e-4) and torch.allclose(same.sd, plain.sd, rtol=1e-3)
 
 
-def test_what_recalibrated_quantiles_lack_is_said():
+def test_methods_that_recalibrated_quantiles_lack_say_so():
     predictive = bn.temper(posterior(0.0, 1.0), skewed(400), "quantiles").predict(torch.zeros(3, 1))
     for part in ("aleatoric", "between", "within", "epistemic"):
         with pytest.raises(ValueError, match=f"without a part that is {part}"):
@@ -271,7 +271,7 @@ def test_weights_and_masks_count():
     assert torch.equal(shares, again)
 
 
-def test_no_best_factor_is_said_and_the_spread_stays(caplog):
+def test_without_a_best_factor_it_warns_and_the_spread_stays(caplog):
     data = numbers(50)
     calibrated = bn.temper(posterior(0.0), bn.Data(data.inputs, data.inputs))
     assert float(calibrated.temperature.values) == 1

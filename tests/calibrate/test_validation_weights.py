@@ -56,7 +56,7 @@ def test_an_example_of_weight_two_is_two_examples(name):
     [(bn.PEP(draws=4), "sigma", "ensemble"), (bn.Laplace(via="probit"), "tried_factor", "tried_nll")],
     ids=["PEP", "Laplace"],
 )
-def test_what_is_tried_on_them_counts_so(recipe, along, nll):
+def test_scores_of_candidates_count_weights(recipe, along, nll):
     tried = []
     for val in (WEIGHED, OFTEN, PLAIN):
         curves = bn.fit(recipe, PROBLEM, TRAIN, val=val, start=MAPS[0], engine=ENGINE).info["curves"]

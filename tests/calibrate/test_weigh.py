@@ -1,4 +1,4 @@
-"""Stacking: weights that were mixed are found again, to the tolerance that is stated."""
+"""Stacking: the weights of a known mixture are recovered, within the stated tolerance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROBLEM = bn.Problem(lambda: nn.Linear(1, 1).double(), bn.likelihoods.Gaussian(n
 
 
 def line(shift: float) -> nn.Module:
-    """A network that says x + shift."""
+    """A network that returns x + shift."""
     module = nn.Linear(1, 1).double()
     with torch.no_grad():
         module.weight.fill_(1.0)
@@ -112,7 +112,7 @@ def test_temperatures_of_members_stay_and_that_of_an_average_is_refused():
             bn.weigh(bn.temper(members, data, of), data)
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_refused():
     with pytest.raises(TypeError, match="expected a posterior, got Linear"):
         bn.weigh(line(0.0), drawn(10))
     with pytest.raises(TypeError, match="expected val as bn"):

@@ -32,7 +32,7 @@ def settled(heat: float, d: int = 1000, steps: int = 2000, seed: int = 5) -> flo
 
 @pytest.mark.parametrize("heat", [1.0, 20.0])
 def test_the_rate_heats_by_the_margin(heat):
-    """The mean of the last 50 log rates counts."""
+    """What counts is the mean of the last 50 log rates."""
     assert abs(math.log(settled(heat) * heat / MARGIN)) < 0.3
 
 
@@ -59,8 +59,8 @@ def test_steps_that_are_not_stable_leave_a_quarter_of_the_rate(size):
     assert float(tempo.log_rate) == pytest.approx(math.log(FIRST / 4))  # it stays below
 
 
-def test_few_parameters_leave_a_rate_that_is_no_chance():
-    """Of three parameters, whose temperature varies by as much as it is: eight chains end within a factor of two."""
+def test_with_few_parameters_chains_still_agree_on_the_rate():
+    """With three parameters the temperature varies by as much as its size: eight chains end within a factor of two."""
     rates = [settled(5.0, d=3, steps=800, seed=seed) for seed in range(8)]
     assert max(rates) < 2 * min(rates), rates
 

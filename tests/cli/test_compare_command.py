@@ -64,7 +64,7 @@ def test_a_table_in_units_with_warnings_and_rows_as_they_were(tmp_path):
         assert {f"{y:.0f}" for y in test["targets"]} <= {row[-1] for row in rows}
 
 
-def test_a_column_that_knows_the_target_is_told(tmp_path):
+def test_a_column_that_gives_the_target_away_is_warned_of(tmp_path):
     r = random.Random(0)
     rows = [[f"{r.gauss(0, 1):.3f}", f"{3 * y + 0.5:.4f}", f"{y:.4f}"] for y in (r.gauss(0, 1) for _ in range(60))]
     train = written(tmp_path / "leak.csv", ["x", "bill", "price"], rows)
@@ -181,7 +181,7 @@ def test_a_terminal_without_the_signs_of_the_table_gets_it_too(tmp_path):
         assert b"deep ensemble" in done.stdout and b"Run: " in done.stdout
 
 
-def test_an_evaluation_tells_whether_sets_hold_what_they_promise(tmp_path):
+def test_an_evaluation_prints_whether_sets_have_the_stated_coverage(tmp_path):
     r = random.Random(0)
     rows = [[f"{x:.3f}", f"{2 * x + r.gauss(0, 0.5):.3f}"] for x in (r.uniform(-2, 2) for _ in range(300))]
     train, test = (

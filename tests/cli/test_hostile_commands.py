@@ -141,7 +141,7 @@ def test_a_table_file_with_anything_changed_is_a_result_or_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["stream.json", "records.jsonl", "state/posterior.json"])
-def test_a_stream_with_anything_changed_goes_on_or_says_why(name, tmp_path, short):
+def test_a_stream_with_anything_changed_resumes_or_says_why_not(name, tmp_path, short):
     r = random.Random(1)
     lines = [f"{i},{r.gauss(0, 1)!r},{r.choice('abc')},{r.gauss(0, 1)!r}" for i in range(40)]
     file, out = tmp_path / "t.csv", tmp_path / "out"

@@ -1,4 +1,4 @@
-"""What the command lets a person say of rows, columns, network, likelihood and prior, and that it says what it took."""
+"""What the command lets a user set: rows, columns, network, likelihood and prior, and that it prints what it used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sales(tmp_path):
     return path
 
 
-def test_a_sum_of_two_columns_is_told_by_fit_and_compare(sales, tmp_path):
+def test_fit_and_compare_warn_of_a_sum_of_two_columns(sales, tmp_path):
     drop = ("--drop", "part", "--drop", "shop", "--split", "random")
     for command, out in (("fit", "a"), ("compare", "b")):
         quick = QUICK if command == "fit" else ("--methods", "MAP", "--members", 2, "--set", "MAP.epochs=2")
@@ -86,7 +86,7 @@ def test_dates_with_a_split_at_random_are_warned_of(sales, tmp_path):
         (("--set", "optimizer.lr.peak=0.02"), "2 x MAP(epochs=2), step size 2e-2;"),
     ],
 )
-def test_what_matters_can_be_set_is_said_and_predicts(sales, tmp_path, options, message):
+def test_what_matters_can_be_set_is_printed_and_predicts(sales, tmp_path, options, message):
     fitted = tmp_path / "fitted"
     words = ("fit", sales, "--target", "total", "--drop", "part", "--split", "random")
     result = invoke(*words, *QUICK, *options, "--out", fitted)
@@ -121,13 +121,13 @@ def test_cost_and_advice_take_what_fit_takes(sales, tmp_path, command):
         (("--set", "optimizer.rate=3"), "Known: eps, lr, lr.floor, lr.peak, weight_decay"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(sales, tmp_path, words, message):
+def test_impossible_options_are_refused_in_one_line(sales, tmp_path, words, message):
     result = invoke("fit", sales, "--target", "total", "--out", tmp_path / "no", *words)
     assert result.exit_code == 2 and message in said(result), result.output
     assert not (tmp_path / "no").exists()
 
 
-def test_a_model_file_is_said_to_be_run(sales, tmp_path):
+def test_running_a_model_file_is_announced(sales, tmp_path):
     file = tmp_path / "net.py"
     file.write_text("from torch import nn\ndef net(inputs, outputs):\n    return nn.Linear(inputs, outputs)\n")
     words = ("fit", sales, "--target", "total", "--drop", "part", "--split", "random", *QUICK)

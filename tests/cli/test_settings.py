@@ -70,7 +70,7 @@ def test_settings_are_those_of_the_recipe(name, settings, expected):
         ("PEP", "draws=4.0", r"expected draws of PEP as int, got '4\.0'"),
     ],
 )
-def test_what_a_recipe_does_not_take_is_said(name, setting, message):
+def test_settings_that_a_recipe_does_not_take_are_refused(name, setting, message):
     with pytest.raises(ValueError, match=message):
         make_recipe(name, (setting,))
 
@@ -102,7 +102,7 @@ def test_priors_and_likelihoods_by_name():
         (hidden_widths, ",".join(["2"] * 1000), "expected --width"),
     ],
 )
-def test_what_is_no_prior_likelihood_or_width_is_said(make, text, message):
+def test_bad_priors_likelihoods_and_widths_are_refused(make, text, message):
     with pytest.raises(ValueError, match=message):
         make(text)
 

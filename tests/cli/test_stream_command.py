@@ -240,7 +240,7 @@ def test_rows_that_training_does_not_see_set_the_noise(tmp_path):
     assert records(tmp_path / "out")[-1]["running"]["nll"] < best + 0.3
 
 
-def test_a_file_of_times_and_values_is_told_of_lags(tmp_path):
+def test_a_file_with_only_times_and_values_gets_a_hint_about_lags(tmp_path):
     file = tmp_path / "alone.csv"
     file.write_text("\n".join(["day,y", *(f"{i},{np.sin(i):.4f}" for i in range(120))]) + "\n")
     refused = run(file, tmp_path / "out", *FAST)
@@ -271,7 +271,7 @@ def test_lags_of_classes_are_streamed_and_resume(tmp_path):
     assert 0.7 < others["last value"]["accuracy"] < 0.8 and others["constant"]["accuracy"] < 0.6
 
 
-def test_rows_that_are_no_longer_waited_for_are_said(tmp_path, monkeypatch):
+def test_rows_that_are_no_longer_waited_for_are_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(replay, "WAITING", 2)
     out, file = tmp_path / "out", tmp_path / "data.csv"
     result = run(written(file, missing={5, 40, 41, 75}), out, *FAST)

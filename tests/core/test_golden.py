@@ -36,7 +36,7 @@ def test_the_highest_of_two_maxima_is_found():
     assert math.isclose(golden_section(two, 1e-3, 1.0, 20).best, 0.3, rel_tol=0.02)
 
 
-def test_an_end_that_is_never_enough_is_told():
+def test_an_end_that_is_never_enough_is_reported():
     search = golden_section(math.log, 1.0, 10.0, 12, widen=2)
     assert search.edge == "high" and search.widened and math.isclose(search.best, 1000)
     search = golden_section(lambda x: -x, 1.0, 10.0, 12, widen=2)

@@ -364,7 +364,7 @@ def test_a_mask_over_weights_is_the_same_for_all_parts():
 
 
 def test_compiled_calls_read_the_key_too():
-    """The compiler passes by rand_like and randn_like unless it is told to ask: then a key would change nothing."""
+    """The compiler bypasses rand_like and randn_like unless it is told to ask: then a key would change nothing."""
 
     def both(x):
         with KeyedRandomness(Noise.seed(3)):

@@ -487,7 +487,7 @@ def test_what_is_scored_is_chosen_of_what_a_module_returns(wrap, output):
         (lambda y: (y, 0), 1, "got tuple whose 1 is int: say which part"),
     ],
 )
-def test_a_part_that_is_not_there_is_told(wrap, output, said):
+def test_a_missing_part_is_reported(wrap, output, said):
     model = Model(lambda: Returns(wrap), output)
     with pytest.raises((ValueError, TypeError), match=said):
         model(model.init(KEY).params, {}, torch.ones(1, 2))
@@ -496,7 +496,7 @@ def test_a_part_that_is_not_there_is_told(wrap, output, said):
 
 
 class Writer(nn.Linear):
-    """Doubles its inputs where they lie."""
+    """Doubles its inputs in place."""
 
     def forward(self, x):
         return super().forward(x.mul_(2))
@@ -590,7 +590,7 @@ def test_outputs_that_are_no_tensor_are_refused():
         (nn.Sequential(*mlp(), nn.BatchNorm1d(3)), "it has 4.weight (3,), which was not expected"),
     ],
 )
-def test_a_module_that_does_not_fit_is_told_how(module, message):
+def test_a_module_that_does_not_fit_gets_an_error_that_says_how(module, message):
     with pytest.raises(ValueError, match=re.escape(f"the module does not fit this model: {message}")):
         Model(mlp).read(module)
 

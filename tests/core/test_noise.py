@@ -86,7 +86,7 @@ def test_seeds_at_the_ends_of_the_range_are_taken(seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_normals_have_the_moments_and_the_law_of_a_standard_normal(dtype):
+def test_normals_have_the_moments_and_the_distribution_of_a_standard_normal(dtype):
     n = 1_000_001  # odd: the last pair is cut
     z = Noise.seed(1).split("normal").normal(torch.empty(n, dtype=dtype))
     assert z.dtype == dtype and z.shape == (n,)
@@ -102,7 +102,7 @@ def test_normals_have_the_moments_and_the_law_of_a_standard_normal(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_uniforms_have_the_moments_and_the_law_of_a_uniform(dtype):
+def test_uniforms_have_the_moments_and_the_distribution_of_a_uniform(dtype):
     n = 200_000
     u = Noise.seed(2).split("uniform").uniform(torch.empty(n, dtype=dtype))
     assert u.dtype == dtype and float(u.min()) >= 0 and float(u.max()) < 1

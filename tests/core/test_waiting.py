@@ -1,4 +1,4 @@
-"""Several works in one thread: who is under way, in which order what comes of them arrives, and how all of them end."""
+"""Several tasks in one thread: which are under way, in which order their results arrive, and how all of them end."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_a_pattern_that_matches_nothing_names_the_nearest():
         select(PARAMS, ("head.*", "!head.*"))
 
 
-def test_of_many_names_the_nearest_are_told_and_not_all():
+def test_of_many_names_only_the_nearest_are_listed():
     many = {f"block{i}.conv.weight": 0 for i in range(200)} | {"classifier.weight": 0, "classifier.bias": 0}
     with pytest.raises(ValueError, match=r"Did you mean 'classifier\.weight' or 'classifier\.bias'") as error:
         select(many, "clasifier.weight")

@@ -1,4 +1,4 @@
-"""Cost: foretold bytes against those that a process of its own holds, how they grow, and what is refused."""
+"""Cost: estimated bytes against those that a separate process holds, how they grow, and what is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mlp(inputs: int, outputs: int, *hidden: int) -> bn.Problem:
     return bn.Problem(lambda: bn.networks.MLP(inputs, outputs, hidden=hidden), bn.likelihoods.Categorical())
 
 
-def foretold(method: bn.methods.Method, problem: bn.Problem, data: bn.Data, members: int = 1, **more: Any) -> bn.Cost:
+def estimated(method: bn.methods.Method, problem: bn.Problem, data: bn.Data, members: int = 1, **more: Any) -> bn.Cost:
     start = bn.Posterior.of(problem.network.module, problem) if "start" not in more else more.pop("start")
     given = {"val": data, "engine": ENGINE, "timed": False, **more}
     return bn.cost(method, problem, data, members, start=start, **given)
@@ -104,7 +104,7 @@ ENOUGH = 64 * 2**20  # bytes from which on: below, what torch itself sets aside 
         ("bn.Laplace(structure='diagonal', via='probit')", (32, 1500, (1300,)), 1, True),
     ],
 )
-def test_foretold_peaks_are_right_within_a_factor_of_two(method, network, members, val):
+def test_estimated_peaks_are_right_within_a_factor_of_two(method, network, members, val):
     """On other sizes than those on which the numbers of copies were settled."""
     inputs, outputs, hidden = network
     code = PEAK.format(n=1200, inputs=inputs, outputs=outputs, hidden=hidden, method=method, members=members, val=val)
@@ -115,7 +115,7 @@ def test_foretold_peaks_are_right_within_a_factor_of_two(method, network, member
     assert kept[0] == pytest.approx(kept[1], rel=0.01)
     for said, peak in (fitting, asking):
         if max(said, peak) > ENOUGH:
-            assert 0.5 <= said / peak <= 2.0, f"foretold {readable(said)}, measured {readable(peak)}"
+            assert 0.5 <= said / peak <= 2.0, f"estimated {readable(said)}, measured {readable(peak)}"
 
 
 def tiny() -> bn.Problem:
@@ -127,7 +127,7 @@ def tiny() -> bn.Problem:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(n for n, c in discover().items() if c.__module__.startswith("basinet.")))
-def test_what_a_method_keeps_is_foretold_for_every_method(name):
+def test_estimates_of_what_is_kept_are_right_for_every_method(name):
     problem, data = tiny(), classes(60, 4, 3)
     quick = {"epochs": 5, "steps": 600, "draws": 4, "base": bn.MAP(epochs=1)}
     names = {f.name for f in fields(discover()[name])}
@@ -143,20 +143,20 @@ def test_what_a_method_keeps_is_foretold_for_every_method(name):
 
 @pytest.mark.parametrize("where", [None, "last"])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_what_laplace_keeps_is_foretold_to_the_byte(structure, where):
+def test_what_laplace_keeps_is_estimated_to_the_byte(structure, where):
     problem, data = mlp(5, 4, 6, 7), classes(40, 5, 4)
     recipe = bn.Laplace(structure=structure, where=where, rank=3)
     start = bn.Posterior.of(problem.network.module, problem)
     posterior = bn.fit(recipe, problem, data, start=start, engine=ENGINE)
     extra = 8 if structure == "low-rank" else 0  # variances and one precision
-    assert 0 <= posterior.nbytes() - foretold(recipe, problem, data).kept_bytes <= 2 * extra
+    assert 0 <= posterior.nbytes() - estimated(recipe, problem, data).kept_bytes <= 2 * extra
 
 
 def test_swag_keeps_mean_variance_and_rank_columns():
     problem, data = mlp(5, 3, 8), classes(40, 5, 3)
     recipe = bn.SWAG(iterates=6, rank=4, every=1)
     posterior = bn.fit(recipe, problem, data, start=bn.Posterior.of(problem.network.module, problem), engine=ENGINE)
-    assert foretold(recipe, problem, data).kept_bytes == posterior.nbytes()
+    assert estimated(recipe, problem, data).kept_bytes == posterior.nbytes()
 
 
 def growth(structure: str, small: bn.Problem, large: bn.Problem, where: Any = None, **sizes: Any) -> float:
@@ -166,7 +166,7 @@ def growth(structure: str, small: bn.Problem, large: bn.Problem, where: Any = No
         inputs, outputs = sizes["shape"](problem)
         data = classes(8, inputs, outputs)
         recipe = bn.Laplace(structure=structure, where=where, batch_size=1)
-        bytes_.append(foretold(recipe, problem, data).fit_bytes)
+        bytes_.append(estimated(recipe, problem, data).fit_bytes)
     return bytes_[1] / bytes_[0]
 
 
@@ -188,7 +188,7 @@ def test_structures_grow_as_they_should():
 def test_a_last_layer_grows_with_the_square_of_its_classes_where_it_is_full():
     data = {c: classes(8, 16, c) for c in (8, 16)}
     full, kron, diag = (
-        [foretold(bn.Laplace(structure=s, batch_size=1), mlp(16, c, 200), data[c]).fit_bytes for c in (8, 16)]
+        [estimated(bn.Laplace(structure=s, batch_size=1), mlp(16, c, 200), data[c]).fit_bytes for c in (8, 16)]
         for s in ("full", "kronecker", "diagonal")
     )
     assert full[1] / full[0] == pytest.approx(4, rel=0.01)
@@ -198,12 +198,12 @@ def test_a_last_layer_grows_with_the_square_of_its_classes_where_it_is_full():
 
 def test_members_multiply_what_is_kept_and_not_what_finishing_one_takes():
     problem, data = mlp(16, 8, 64), classes(40, 16, 8)
-    one, ten = (foretold(bn.Laplace(structure="full"), problem, data, m) for m in (1, 10))
+    one, ten = (estimated(bn.Laplace(structure="full"), problem, data, m) for m in (1, 10))
     assert ten.kept_bytes == 10 * one.kept_bytes
     assert ten.fit_bytes - one.fit_bytes == 9 * one.kept_bytes
     outputs = 20 * 1000 * 8 * 4  # bytes of all outputs of a member: draws, inputs, classes, single precision
     assert ten.predict_bytes - one.predict_bytes == 9 * 4 * outputs
-    train = [foretold(bn.MAP(), problem, data, m).fit_bytes for m in (1, 10)]
+    train = [estimated(bn.MAP(), problem, data, m).fit_bytes for m in (1, 10)]
     assert train[1] == 10 * train[0]  # ten states at once
 
 
@@ -297,18 +297,18 @@ def test_a_stream_is_looked_at_and_not_read():
     stream = bn.Data.stream(batches, n=1_000_000)
     cost = bn.cost(bn.MAP(epochs=1), problem, stream, 2, engine=ENGINE)
     assert cost.fit_seconds is not None and len(read) < 100  # of the 100,000 batches of an epoch
-    assert foretold(bn.Laplace(), problem, stream, val=None).kept_bytes > 0
+    assert estimated(bn.Laplace(), problem, stream, val=None).kept_bytes > 0
 
 
 def test_a_head_of_imagenet_is_refused_with_numbers_and_the_structure_that_fits():
     problem = bn.Problem(lambda: nn.Linear(1280, 1000), bn.likelihoods.Categorical())
     data = bn.Data(KEY.split("big").normal(torch.empty(3, 1280)), torch.tensor([1, 2, 999]))
-    cost = foretold(bn.Laplace(structure="full"), problem, data)
+    cost = estimated(bn.Laplace(structure="full"), problem, data)
     assert cost.fit_bytes > 8 * (1281 * 1000) ** 2 and not cost.fits
     assert cost.instead == bn.Laplace(structure="kronecker")
     assert cost.fit_seconds is None and cost.predict_seconds is None
-    assert foretold(cost.instead, problem, data).fits
-    assert foretold(bn.Laplace(structure="diagonal"), problem, data).fits
+    assert estimated(cost.instead, problem, data).fits
+    assert estimated(bn.Laplace(structure="diagonal"), problem, data).fits
 
 
 def room(limit: int) -> bn.Engine:
@@ -319,7 +319,7 @@ def test_fit_refuses_before_the_base_is_trained_and_what_it_names_runs():
     problem, data = mlp(10, 10, 60), classes(60, 10, 10)
     limit = 8 * 2**20
     recipe = bn.Laplace(structure="full", where=None, batch_size=8)
-    cost = foretold(recipe, problem, data, engine=room(limit))
+    cost = estimated(recipe, problem, data, engine=room(limit))
     assert not cost.fits and cost.instead is not None
     events: list[Any] = []
     with pytest.raises(MemoryError) as caught:
@@ -330,16 +330,16 @@ def test_fit_refuses_before_the_base_is_trained_and_what_it_names_runs():
     assert f"and {readable(limit)} may be used: {differences(recipe, cost.instead)} takes about" in text
     assert differences(recipe, cost.instead) == "structure='kronecker'"
     assert len(bn.fit(replace(cost.instead, base=bn.MAP(epochs=1)), problem, data, engine=room(limit))) == 1
-    assert foretold(cost.instead, problem, data, engine=room(limit)).fit_bytes <= limit
+    assert estimated(cost.instead, problem, data, engine=room(limit)).fit_bytes <= limit
 
 
 def test_what_is_named_is_the_first_structure_that_fits_and_not_the_first_that_is_cheaper():
     problem, data = mlp(500, 4), classes(20, 500, 4)
     recipe = bn.Laplace(structure="full", batch_size=4)
     for limit, named in ((20 * 2**20, "kronecker"), (2 * 2**20, "diagonal")):
-        cost = foretold(recipe, problem, data, engine=room(limit), inputs=1)
+        cost = estimated(recipe, problem, data, engine=room(limit), inputs=1)
         assert not cost.fits and cost.instead == replace(recipe, structure=named)
-    assert foretold(recipe, problem, data, engine=room(1000)).instead is None
+    assert estimated(recipe, problem, data, engine=room(1000)).instead is None
 
 
 def test_members_that_cannot_be_kept_are_refused_with_a_rank_and_a_number_that_fit(monkeypatch):

@@ -1,4 +1,4 @@
-"""How far it is from `fit` to what a method writes: each frame of ours between is one that a reader steps through."""
+"""How many of our frames lie between `fit` and what a method writes: a reader steps through each of them."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_what_perturbing_gains_is_predicted_to_second_order():
     parts = traces(SMOOTH, point, CLASSES)
 
     def gains(sigma: float) -> tuple[float, float]:
-        """The gain an example, and its standard error, over `count` pairs."""
+        """The gain per example, and its standard error, over `count` pairs."""
         z = KEY.split("z").normal(torch.empty(count, parts.parameters, dtype=torch.float64))
         at = torch.cat([ravel(point.params) + sigma * z, ravel(point.params) - sigma * z])
         run = torch.func.vmap(lambda v: SMOOTH.outputs(unravel(v, point.params), point.buffers, X)[0])

@@ -1,4 +1,4 @@
-"""Augmentation: crops and mirrors of the padded image, from a member's own noise, for training batches alone."""
+"""Augmentation: crops and mirrors of the padded image, from a member's own noise, only for training batches."""
 
 from __future__ import annotations
 

@@ -342,12 +342,12 @@ def test_normal_numbers_depend_on_the_key_alone():
         ((COLOUR * 255).long(), "fog", 3, "of floating point in .* or of uint8, got torch.int64"),
     ],
 )
-def test_bad_input_is_told(images, name, severity, said):
+def test_bad_input_is_refused(images, name, severity, said):
     with pytest.raises(ValueError, match=said):
         corrupt(images, name, severity)
 
 
-def test_an_array_is_told_how_to_become_a_tensor_and_no_images_are_none():
+def test_an_array_is_refused_with_how_to_convert_it_and_no_images_give_none():
     with pytest.raises(TypeError, match="from_numpy"):
         corrupt(COLOUR.numpy(), "fog", 1)
     assert corrupt(COLOUR[:0], "fog", 1).shape == (0, 3, 32, 32)

@@ -1,4 +1,4 @@
-"""The built-in sets: sizes, scaling by the training part alone, and errors."""
+"""The built-in sets: sizes, scaling by only the training part, and errors."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Streams: what they hand on, what they refuse and how, and whose random numbers they use."""
+"""Streams: what they pass on, what they refuse and how, and whose random numbers they use."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SOURCES = {"list": cut(), "iterable": Loader(cut()), "iterators": lambda: iter(c
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_batches_come_in_order_and_start_anew_when_they_end(source, prefetch):
+def test_batches_come_in_order_and_start_again_when_they_end(source, prefetch):
     batches = read(bn.Data.stream(source, n=10, prefetch=prefetch), 7)
     expected = [*cut(), *cut(), cut()[0]]
     assert all(
@@ -63,7 +63,7 @@ def test_batches_come_in_order_and_start_anew_when_they_end(source, prefetch):
 
 
 @pytest.mark.parametrize("skip", [0, 1, 3, 5])
-def test_a_stream_that_is_opened_later_goes_on_as_it_would_have(skip):
+def test_a_stream_that_is_opened_later_continues_as_it_would_have(skip):
     loader = DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True)
     stream = bn.Data.stream(loader, n=10)
     whole, late = read(stream, 8), read(stream, 8 - skip, skip)

@@ -1,4 +1,4 @@
-"""The generated problems follow the laws that their docstrings state."""
+"""The generated problems follow the distributions that their docstrings state."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_no_examples_are_refused(make):
         (in_gaps, [(-1.5, -0.7), (-0.3, 0.3), (0.7, 1.5)]),
     ],
 )
-def test_gaps_follow_their_law(make, intervals):
+def test_gaps_follow_their_distribution(make, intervals):
     n = 5000
     data = make(n, seed=1)
     x, y = data.inputs, data.targets

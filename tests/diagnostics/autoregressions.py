@@ -1,4 +1,4 @@
-"""Chains whose law is known, from keys."""
+"""Chains whose distribution is known, from keys."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_arviz_itself_has_the_draws(seen):
     assert posterior["prediction"].shape == (3, 10, 20)
 
 
-def test_without_arviz_one_is_told_how_to_install_it(seen, monkeypatch):
+def test_without_arviz_the_error_says_how_to_install_it(seen, monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match=r"pip install \"basinet\[arviz\]\""):
         seen.to_arviz()

@@ -1,4 +1,4 @@
-"""Ways to stop a run in the middle, for tests of what goes on afterwards."""
+"""Ways to stop a run in the middle, for tests of how it resumes."""
 
 from __future__ import annotations
 

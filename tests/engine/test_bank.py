@@ -86,7 +86,7 @@ def test_samples_are_fetched_in_blocks_and_in_order():
 
 
 @WAITS
-def test_some_of_the_members_go_on_with_their_samples(waits):
+def test_some_of_the_members_continue_with_their_samples(waits):
     bank = bank_of(3, 3, waits)
     for step in range(2):
         bank.write(torch.tensor([True, False, step == 1]), sample(step))
@@ -98,7 +98,7 @@ def test_some_of_the_members_go_on_with_their_samples(waits):
 
 
 @WAITS
-def test_one_that_starts_anew_has_all_its_rows_again(waits):
+def test_a_member_that_restarts_has_all_its_rows_again(waits):
     bank = bank_of(2, 2, waits)
     for step in range(2):
         bank.write(torch.tensor([True, True]), sample(step, 2))

@@ -1,4 +1,4 @@
-"""Which examples a member sees: all of them each epoch, in an order that its key and the step alone decide."""
+"""The examples that a member sees: all of them each epoch, in an order that depends only on its key and the step."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_given_order_is_that_of_a_members_rows():
     assert torch.cat(list(batches.index(0, 3)), 1).tolist() == rows[[1, 0]].tolist()
 
 
-def test_in_the_given_order_members_that_started_anew_have_batches_as_long_as_the_others_or_none():
+def test_in_the_given_order_restarted_members_have_batches_as_long_as_the_others_or_none():
     batches = Batches(numbered(8), [0, 1], keys(0, 1), 4, given=True)
     assert batches.index([1, 0], 1)[0].tolist() == [[4, 5, 6, 7], [0, 1, 2, 3]]
     batches = Batches(numbered(7), [0, 1], keys(0, 1), 4, given=True)
@@ -139,7 +139,7 @@ def test_in_the_given_order_members_that_started_anew_have_batches_as_long_as_th
 
 
 @pytest.mark.parametrize("rows", [None, torch.tensor([[0, 0, 1, 2], [5, 6, 7, 7], [9, 9, 9, 8]])])
-def test_some_of_the_members_go_on_with_their_own_batches(rows):
+def test_some_of_the_members_continue_with_their_own_batches(rows):
     def of() -> Batches:
         data = numbered(10) if rows is None else numbered(10, rows=rows)
         return Batches(data, [0, 1, 2], keys(0, 1, 2), 3)

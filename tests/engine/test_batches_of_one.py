@@ -33,7 +33,7 @@ def test_a_last_batch_of_one_is_passed_over_where_norm_layers_need_more(strategy
     torch.testing.assert_close(ravel(posterior.mean()), ravel(same.mean()), rtol=0, atol=0)
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_batch_it_was_at(tmp_path):
+def test_a_stopped_run_resumes_with_the_batch_it_was_at(tmp_path):
     recipe = bn.MAP(epochs=12)
     whole = bn.fit(recipe, PROBLEM, STREAM, engine=ENGINE)
 
@@ -59,7 +59,7 @@ def test_a_network_that_trains_on_one_example_sees_it():
     assert not torch.equal(ravel(with_single.mean()), ravel(other.mean()))
 
 
-def test_no_batch_of_more_than_one_is_refused_in_words():
+def test_batches_of_one_are_refused_where_norm_layers_need_more():
     with pytest.raises(ValueError, match="batches of at least 2 examples, which norm layers need, got 1"):
         bn.fit(bn.MAP(epochs=1, batch_size=1), PROBLEM, bn.Data(X, Y), engine=ENGINE)
     ones = bn.Data.stream([(X[i : i + 1], Y[i : i + 1]) for i in range(21)], n=21)

@@ -1,4 +1,4 @@
-"""A run that was stopped or killed goes on, and ends with the same bits as one that was not."""
+"""A run that was stopped or killed resumes, and ends with the same bits as one that was not."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def files(pool: Path) -> list[str]:
 @CASE
 @BOTH
 @pytest.mark.parametrize("at", [1, 5])
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, strategy, case, at, caplog):
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, strategy, case, at, caplog):
     with caplog.at_level(logging.INFO, "basinet"), pytest.raises(KeyboardInterrupt):
         fit(tmp_path, strategy, observe=Stop(at, KeyboardInterrupt), **case)
     last = caplog.records[-1].getMessage()
@@ -137,7 +137,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, strategy, case, at, ca
 @CASE
 @BOTH
 @pytest.mark.parametrize("interval", [0.0, NEVER])
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, strategy, case, interval, monkeypatch):
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, strategy, case, interval, monkeypatch):
     monkeypatch.setattr(group_module, "BREATH", 1e-12)  # a checkpoint at each step, not only at reports
     unbroken = fit(None, strategy, **case)
     for at in (3, 11):
@@ -151,7 +151,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, strategy, case, interva
 
 @contextmanager
 def kill_after(steps: int) -> Iterator[None]:
-    """Ends the run after so many steps (those of the probe included), before anybody has taken note of the last."""
+    """Ends the run after this many steps (those of the probe included), before the last one is recorded."""
     plain, calls = Kernel.advance, 0
 
     def advance(self: Kernel, clocks: Any, count: int, total: Tensor) -> Tensor:

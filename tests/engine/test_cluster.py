@@ -1,4 +1,4 @@
-"""Members on a Ray cluster: the same bits as here, whatever is killed on the way."""
+"""Members on a Ray cluster: the same bits as here, whatever is killed along the way."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def script_here() -> bn.Posterior:
     return cluster_script.fit(Engine(device="cpu", group=2, strategy="loop", deterministic=True, progress=False), None)
 
 
-def test_a_driver_that_is_killed_goes_on_with_what_is_missing(cluster, tmp_path):
+def test_a_killed_driver_resumes_with_what_is_missing(cluster, tmp_path):
     process = run_script(cluster, tmp_path)
     while len(in_pool(tmp_path)) < 3 and process.poll() is None:
         time.sleep(0.05)
@@ -364,7 +364,7 @@ def test_members_for_which_ray_runs_out_of_memory_twice_train_with_fewer_at_once
 
 
 def shared_plan(task: Any, parcel: bytes, room: int | None) -> bytes:
-    """Of a node whose GPU has room for two groups, where torch sees none."""
+    """The plan of a node whose GPU has room for two groups, where torch sees none."""
     kind, lines, settings, groups = loads(plan(task._replace(device="cpu"), parcel, 2**30))
     return dumps((kind, lines, settings | {"device": "cuda", "share": 0.5}, groups))
 
@@ -430,7 +430,7 @@ def test_checkpoints_come_through_the_driver_where_nodes_do_not_see_the_pool(clu
 
 
 @pytest.mark.parametrize("real", [False, True])
-def test_ctrl_c_cancels_tasks_which_save_and_the_same_fit_goes_on(cluster, tmp_path, said, real):
+def test_ctrl_c_cancels_tasks_which_save_and_the_same_fit_resumes(cluster, tmp_path, said, real):
     method, seen = Slow(epochs=40, batch_size=5), 0
 
     def press(event: Event) -> None:

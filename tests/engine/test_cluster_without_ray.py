@@ -1,4 +1,4 @@
-"""What of a cluster needs no cluster: arguments, addresses, losses that are counted, nodes that are refused."""
+"""What can be tested without a cluster: arguments, addresses, losses that are counted, nodes that are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_cluster_chooses_the_gpu():
         bn.Engine(executor="ray", device="cuda:1")
 
 
-def test_without_ray_it_is_said_what_to_install(monkeypatch):
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     data = bn.Data(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))
     with pytest.raises(ImportError, match=r"needs Ray: pip install \"basinet\[cluster\]\""):
@@ -228,7 +228,7 @@ def test_what_planning_refuses_is_not_asked_of_other_nodes(error, asked, monkeyp
     assert len(answers) == asked
 
 
-def test_what_nodes_lack_is_told_from_errors_of_the_users_code():
+def test_what_nodes_lack_is_not_confused_with_errors_in_the_users_code():
     class OwnerDiedError(Exception):
         __module__ = "ray.exceptions"
 

@@ -122,7 +122,7 @@ def test_chunks_give_what_one_stack_gives(size: int, recompute: bool, monkeypatc
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # torch's own
 @pytest.mark.parametrize("recompute", [False, True])
-def test_a_compiled_call_a_member_gives_what_one_stack_gives(recompute: bool) -> None:
+def test_one_compiled_call_per_member_gives_what_one_stack_gives(recompute: bool) -> None:
     """What a GPU records on streams, one member after another."""
     runs, compiled = [], []
     for lift in (Lift(), Streams(2, recompute=recompute, compile=True)):
@@ -172,7 +172,7 @@ def test_early_stopping_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert int(val.argmin()) == len(val) - 3
 
 
-def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bn.fit(Flock(epochs=6), problem(), classes(), members=3, pool=tmp_path / "a", engine=Engine(**EVERY))
     reports, report = 0, group_module.Group._report
 
@@ -206,7 +206,7 @@ def test_a_pool_keeps_them_together(tmp_path: Path) -> None:
 
 
 def test_a_list_makes_flocks_of_their_own(tmp_path: Path) -> None:
-    """Member k is of value k mod L, and sees those of that value alone; a pool keeps each flock by itself."""
+    """Member k has value k mod L, and sees only those of that value; a pool keeps each flock on its own."""
 
     def run(pull: Any, seed: int = 0) -> bn.Posterior:
         return bn.fit(
@@ -215,14 +215,14 @@ def test_a_list_makes_flocks_of_their_own(tmp_path: Path) -> None:
 
     swept = run([0.0, 5.0])
     assert [part.recipe.pull for part in swept.parts] == [0.0, 5.0, 0.0, 5.0]  # type: ignore[union-attr]
-    alone = run(0.0)  # without a pull, members are what they are in any company
+    alone = run(0.0)  # without a pull, members do not depend on each other
     for k in (0, 2):
         torch.testing.assert_close(params_of(swept[k]), params_of(alone[k]), rtol=0, atol=1e-12)
     assert not torch.allclose(params_of(swept[1]), params_of(alone[1]))
     assert sum(part.info["trained"] for part in run([0.0, 5.0]).parts) == 0
 
 
-def test_bad_input_is_said() -> None:
+def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="members=10"):
         bn.fit(Flock(), problem(), classes())
     with pytest.raises(ValueError, match="lists have 2 values: give members=20, say, 10 for each"):

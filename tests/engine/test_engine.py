@@ -1,4 +1,4 @@
-"""The engine: stacked and loop give each member the same, alone or in company, and stop where they should."""
+"""The engine: stacked and loop give each member the same, on its own or with others, and stop where they should."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Plain(nn.Sequential):
 
 @dataclass(frozen=True, kw_only=True)
 class FewSteps(MAP):
-    """MAP that stops after so many steps."""
+    """MAP that stops after `count` steps."""
 
     count: int = 1
     size: int | None = 5
@@ -156,7 +156,7 @@ def train(
     likelihood: Any = None,
     dtype: torch.dtype = torch.float64,
 ) -> list[Trained]:
-    """Members through the engine alone, each from a point and a key of its own."""
+    """Members through only the engine, each from its own point and key."""
     problem = bn.Problem(module, likelihood or bn.likelihoods.Categorical())
     engine = Engine(device="cpu", dtype=dtype, strategy=strategy, progress=False)
     start = points or [problem.init(bn.Noise.seed(1).split(k)) for k in members]
@@ -204,7 +204,7 @@ def test_a_member_alone_is_the_member_in_a_stack(strategy):
     assert alone.curves["loss"] == pytest.approx(many[2].curves["loss"], abs=1e-12)
 
 
-def test_a_loop_gives_the_same_bits_in_any_company():
+def test_a_loop_gives_a_member_the_same_bits_alone_and_with_others():
     many, few = train(FewSteps(count=4), "loop"), train(FewSteps(count=4), "loop", members=(2, 1))
     assert apart(many[2].family, few[0].family) == 0 == apart(many[1].family, few[1].family)
 
@@ -399,7 +399,7 @@ def test_the_validation_curve_is_the_mean_nll_of_the_point(strategy, weighted, m
 
 
 @pytest.mark.parametrize("strategy", ["stacked", "loop", None])
-def test_a_dense_network_is_stacked_unless_told_otherwise(strategy, caplog):
+def test_a_dense_network_is_stacked_by_default(strategy, caplog):
     with caplog.at_level(logging.INFO, "basinet"):
         train(FewSteps(), strategy)
     reason = "stacked (vmap runs this network)" if strategy is None else f"{strategy} (asked for)"
@@ -422,7 +422,7 @@ class Conv(nn.Sequential):
     ("strategy", "reason"),
     [(None, "loop (convolutions on a CPU are slower stacked)"), ("stacked", "stacked (asked for)")],
 )
-def test_convolutions_loop_on_a_cpu_unless_told_otherwise(strategy, reason, caplog):
+def test_convolutions_loop_on_a_cpu_by_default(strategy, reason, caplog):
     with caplog.at_level(logging.INFO, "basinet"):
         train(FewSteps(), strategy, Conv)
     assert reason in said(caplog)
@@ -537,7 +537,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         (torch.float32, torch.float32, torch.float64, torch.float64),
     ],
 )
-def test_the_dtype_is_that_of_the_network_unless_told_otherwise(network, data, asked, expected):
+def test_the_dtype_is_that_of_the_network_by_default(network, data, asked, expected):
     problem = bn.Problem(lambda: Net().to(network), bn.likelihoods.Categorical())
     engine = Engine(device="cpu", dtype=asked, progress=False)
     posterior = bn.fit(
@@ -560,7 +560,7 @@ def test_a_plan_that_makes_no_sense_is_refused(recipe, message):
         train(recipe, "loop", Plain)
 
 
-def test_what_finish_adds_is_in_info_and_said(caplog):
+def test_what_finish_adds_is_in_info_and_reported(caplog):
     """Of a method that makes steps; PEP is one that makes none."""
 
     @dataclass(frozen=True, kw_only=True)

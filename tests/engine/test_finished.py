@@ -129,7 +129,7 @@ def test_the_others_end_as_they_would_have(name):
 
 @pytest.mark.parametrize("at", [1, 2, 3, 5, 6, 7, 9])
 @pytest.mark.parametrize("error", [Killed, KeyboardInterrupt])
-def test_a_run_that_was_stopped_goes_on_with_those_that_are_left_to_the_same_bits(at, error, tmp_path: Path):
+def test_a_stopped_run_resumes_with_the_remaining_members_to_the_same_bits(at, error, tmp_path: Path):
     unbroken = fit(Leaving())
     with pytest.raises(error):
         fit(Leaving(), checkpoint=0.0, pool=tmp_path, observe=Stop(at, error))
@@ -138,7 +138,7 @@ def test_a_run_that_was_stopped_goes_on_with_those_that_are_left_to_the_same_bit
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_one_that_is_left_starts_anew_when_it_diverges(stopped, tmp_path):
+def test_a_remaining_member_restarts_when_it_diverges(stopped, tmp_path):
     first, second = bn.Noise.seed(0).split("fit").split(0).split(2).split("init").key.tolist()
     recipe = Leaving(ill=(first, second))
     stacked, loop = fit(recipe), fit(recipe, "loop")

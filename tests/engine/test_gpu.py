@@ -62,7 +62,7 @@ def test_captured_members_are_those_of_a_loop_on_the_cpu(strategy):
     assert max(apart) < 1e-9  # 20 steps of Adam, which divides by the root of squares
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path):
     engine = bn.Engine(device="cuda", strategy="stacked", checkpoint=0.0, progress=False)
     whole = members(engine)
 

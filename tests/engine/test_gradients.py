@@ -1,4 +1,4 @@
-"""Gradients that the engine takes in one pass, the prior in the graph or not, are those of each member alone."""
+"""Gradients that the engine takes in one pass, the prior in the graph or not, are those of each member on its own."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def whole(grads: Any, info: Info, state: Descent) -> tuple[Any, Tensor]:
 
 
 def ways(recipe: MAP, state: Descent, step: Step) -> dict[str, tuple[Any, Tensor]]:
-    """Gradients and losses of all members, leaves (M, ...), by every way that there is to them."""
+    """Gradients and losses of all members, leaves (M, ...), by every way to compute them."""
 
     def of_one(state: Descent, key: Tensor, lift: Lift) -> tuple[Any, Tensor]:
         return whole(*recipe.gradient(state, step._replace(noise=Noise(key), lift=lift)), state)

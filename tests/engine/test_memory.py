@@ -126,7 +126,7 @@ class Full:
     ids=["GPU", "CPU"],
 )
 @pytest.mark.parametrize("strategy", ["stacked", None])
-def test_out_of_memory_halves_the_group_and_goes_on(at, error, strategy, monkeypatch, caplog, tmp_path):
+def test_out_of_memory_halves_the_group_and_training_continues(at, error, strategy, monkeypatch, caplog, tmp_path):
     whole, seen = fit(), Groups()
     Full(monkeypatch, 2, at, error)
     with caplog.at_level(logging.INFO, "basinet"):
@@ -174,7 +174,7 @@ def test_the_estimate_counts_states_activations_batch_and_samples():
 
 @dataclass(frozen=True, kw_only=True)
 class Greedy(MAP):
-    """MAP whose loss holds so many more bytes than it needs."""
+    """MAP whose loss holds `more` bytes beyond what it needs."""
 
     more: int = 8 * 100_000
 
@@ -207,7 +207,7 @@ def test_a_step_that_is_measured_leaves_no_trace():
 
 
 @pytest.mark.parametrize(("size", "text"), [(7, "7 B"), (2048, "2 KiB"), (1.5 * 2**30, "1.5 GiB"), (2**43, "8 TiB")])
-def test_bytes_are_said_as_people_read_them(size, text):
+def test_bytes_are_printed_as_people_read_them(size, text):
     assert readable(size) == text
 
 

@@ -43,7 +43,7 @@ def test_noise_is_set_by_a_members_own_rows():
         assert torch.allclose(predictive.sd, error.expand_as(predictive.sd), rtol=1e-3)
 
 
-def test_a_member_is_the_same_in_any_company():
+def test_a_member_is_the_same_alone_and_with_others():
     train, val = table().held_out(6, 0.25)
     recipe = bn.MAP(epochs=20, patience=2)
     together = bn.fit(recipe, problem(), train, val=val, members=3, engine=ENGINE)
@@ -52,7 +52,7 @@ def test_a_member_is_the_same_in_any_company():
     assert torch.allclose(together[2].predict(inputs).mean, alone.predict(inputs).mean, atol=1e-4)
 
 
-def test_methods_that_go_on_compare_themselves_on_own_rows():
+def test_methods_that_start_elsewhere_compare_themselves_on_own_rows():
     """One start for all members: each judges it on its own rows."""
     train, val = table().held_out(3, 0.25)
     start = bn.fit(bn.MAP(epochs=2), problem(), train, val=val, engine=ENGINE)

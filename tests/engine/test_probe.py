@@ -26,7 +26,7 @@ def _triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(module: nn.Module = DEEP, steps: int = 10_000, members: int = 8, **more: Any) -> Asked:
-    """For steps on a GPU that can be recorded, unless told otherwise."""
+    """For steps on a GPU that can be recorded, unless stated otherwise."""
     given = {"strategy": None, "compile": None, "members": members, "steps": steps, "module": module}
     return Asked(**given | {"capturable": True} | more)
 
@@ -127,7 +127,7 @@ def test_what_was_asked_for_is_all_that_is_tried(monkeypatch):
         choose(asked(strategy="streams", capturable=False), CUDA, attempts)
 
 
-def test_out_of_memory_is_said_as_such(monkeypatch):
+def test_out_of_memory_is_raised_as_too_large(monkeypatch):
     attempts = Attempts({"streams": torch.OutOfMemoryError("CUDA out of memory")}, 1.0, monkeypatch)
     with pytest.raises(probe.TooLarge):
         choose(asked(), CUDA, attempts)

@@ -112,7 +112,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 @BOTH
 @pytest.mark.parametrize("recipe", [Poisoned, stepwise])
 @pytest.mark.parametrize("at", [0, 3])
-def test_one_of_eight_that_diverges_starts_anew_and_seven_do_not_change_by_a_bit(strategy, recipe, at, caplog):
+def test_one_of_eight_that_diverges_restarts_and_seven_do_not_change_by_a_bit(strategy, recipe, at, caplog):
     well = fit(recipe(epochs=4, batch_size=5, at=at), strategy)
     with caplog.at_level(logging.INFO, "basinet"):
         ill = fit(recipe(epochs=4, batch_size=5, at=at, keys=(first_key(3),)), strategy)
@@ -246,7 +246,7 @@ def test_patience_needs_validation_data_and_sense():
         MAP(patience=0)
 
 
-def test_validation_data_that_stop_make_another_run_in_a_pool(tmp_path):
+def test_validation_data_that_stop_training_make_another_run_in_a_pool(tmp_path):
     recipe = MAP(epochs=4, batch_size=5, patience=1)
     for n in (6, 7):
         assert fit(recipe, "loop", 1, val=classes(n), pool=tmp_path).info["trained"] == 1

@@ -1,6 +1,6 @@
 """Methods of other kinds fit the contract: a coupled chain, a filter, and layers that are swapped for random ones.
 
-They exist here alone. Each is held to what theory says of it on linear regression, whose posterior is known.
+They exist only here. Each is held to what theory says of it on linear regression, whose posterior is known.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def fit(recipe: Method, members: int, strategy: Any = None, data: bn.Data = EXAC
     return bn.fit(recipe, EXACT.problem, data, members=members, engine=engine, **options)
 
 
-def test_a_coupled_chain_is_exact_in_law_and_stops_when_it_has_what_it_needs():
+def test_a_coupled_chain_is_exact_in_distribution_and_stops_when_it_has_what_it_needs():
     exact, chains, recipe = EXACT, 64, Langevin()
     posterior = fit(recipe, chains, "stacked")
     family = posterior.parts[0].family
@@ -279,7 +279,7 @@ def test_chains_are_the_same_in_a_stack_in_chunks_and_one_by_one(caplog):
 
 
 @pytest.mark.slow
-def test_a_killed_chain_goes_on_with_its_samples(tmp_path: Path):
+def test_a_killed_chain_resumes_with_its_samples(tmp_path: Path):
     unbroken = fit(Langevin(), 4)
     reports = len(unbroken.info["curves"]["step"][0])
     for at in (2, reports - 3):
@@ -324,7 +324,7 @@ def test_a_filter_goes_over_the_examples_of_each_member_in_their_order(strategy)
 
 @BOTH
 @pytest.mark.parametrize("error", [Killed, KeyboardInterrupt])
-def test_a_filter_that_was_stopped_goes_on_to_the_same_bits(strategy, error, tmp_path):
+def test_a_stopped_filter_resumes_to_the_same_bits(strategy, error, tmp_path):
     unbroken = fit(PlainFilter(), 2, strategy)
     for at in (1, 4, 6):
         pool = tmp_path / str(at)

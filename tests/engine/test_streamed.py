@@ -1,4 +1,4 @@
-"""Training on streams: the same as on data in memory where both can be had, scaled by N, for all members alike."""
+"""Training on streams: the same as on data in memory where both are possible, scaled by N, for all members alike."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_shuffled_batches_reach_the_mode():
 
 
 @BOTH
-def test_a_member_is_the_same_alone_and_in_company(strategy):
+def test_a_member_is_the_same_alone_and_with_others(strategy):
     many = fit(shuffled(), strategy=strategy, members=4)
     alone = fit(shuffled(), strategy="loop", members=1)
     assert distance(many[:1], alone) < 1e-12
@@ -151,7 +151,7 @@ def test_members_see_the_same_batches_as_they_come_and_the_recipe_says_how_large
     assert posterior.recipe.batch_size == 5 and posterior.info["curves"]["step"][0][-1] == steps
 
 
-def test_what_is_said(caplog):
+def test_the_plan_says_that_batches_come_as_the_stream_gives_them(caplog):
     with caplog.at_level(logging.INFO, "basinet"):
         fit(shuffled())
     lines = [r.getMessage() for r in caplog.records]
@@ -289,7 +289,7 @@ def test_the_seed_of_the_fit_decides_what_a_loader_draws():
 
 
 @BOTH
-def test_a_member_that_starts_anew_goes_on_with_the_batches_that_come(strategy):
+def test_a_member_that_restarts_continues_with_the_batches_that_come(strategy):
     plain = fit(shuffled(), Poisoned(epochs=4, optimizer=RECIPE.optimizer), strategy)  # nobody has the key (0, 0)
     root = bn.Noise.seed(0).split("fit").split(0)
     key = tuple(root.split(1).split("init").key.tolist())
@@ -317,7 +317,7 @@ def test_a_member_that_starts_anew_goes_on_with_the_batches_that_come(strategy):
 @BOTH
 @pytest.mark.parametrize("at", [1, 3])
 @pytest.mark.parametrize("poisoned", [False, True])
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, strategy, at, poisoned, caplog):
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, strategy, at, poisoned, caplog):
     key = tuple(bn.Noise.seed(0).split("fit").split(0).split(0).split("init").key.tolist())
     method = Poisoned(epochs=4, optimizer=RECIPE.optimizer, key=key if poisoned else (0, 0), at=1)
     unbroken = fit(shuffled(), method, strategy)
@@ -330,7 +330,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, strategy, at, poisoned
     assert [list(c) for c in again.info["curves"]["loss"]] == [list(c) for c in unbroken.info["curves"]["loss"]]
 
 
-def test_a_run_that_was_killed_between_reports_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+def test_a_run_that_was_killed_between_reports_resumes_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(group_module, "BREATH", 1e-12)  # a checkpoint at each step
     unbroken = fit(shuffled(), strategy="stacked")
     plain, calls = group_module.Group._advance, 0
@@ -487,7 +487,7 @@ def test_the_first_batch_stands_in_until_the_stream_is_opened():
     assert isinstance(batches.stream.first(), Piece)
 
 
-def test_processes_that_were_asked_for_and_are_not_used_are_said(caplog):
+def test_processes_that_were_asked_for_and_not_used_are_reported(caplog):
     with caplog.at_level(logging.INFO, "basinet"):
         fit(shuffled(), settings={"processes": 2})
     assert "members that read one stream share one process" in caplog.text

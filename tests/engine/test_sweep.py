@@ -328,7 +328,7 @@ def checkpoints(pool: Path) -> list[str]:
     ("name", "error"),
     [("cosine", KeyboardInterrupt), ("random prior", Killed), ("snapshots", Killed), ("epochs", Killed)],
 )
-def test_a_swept_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeypatch, name, error):
+def test_a_stopped_sweep_resumes_to_the_same_bits(tmp_path, monkeypatch, name, error):
     recipe, often = RECIPES[name], engine(checkpoint=0.0)
     monkeypatch.setattr(group_module, "BREATH", 1e-12)  # a checkpoint at each step, not only at reports
     unbroken = fit(recipe)
@@ -342,7 +342,7 @@ def test_a_swept_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeyp
     assert all(far(again[k], unbroken[k]) == 0.0 for k in range(len(again)))
     assert checkpoints(tmp_path) == []
     fit(recipe)
-    assert gone < sum(steps)  # it did not begin anew
+    assert gone < sum(steps)  # it did not start over
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -439,7 +439,7 @@ def test_folds_times_values_is_cross_validation():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cosine", "momentum", "random prior", "snapshots"])
 def test_a_step_is_one_graph_for_a_compiler(name):
-    """What a GPU captures, stacked and a stream a member; compiled here without a backend that would take long."""
+    """What a GPU captures, stacked and with one stream per member; compiled without a backend, which takes long."""
     recipes = expand(RECIPES[name])
     method, g = Together.of(recipes, PROBLEM, torch.device("cpu")), len(recipes)
     data, noises = classes(), [bn.Noise.seed(0).split(k) for k in range(g)]

@@ -105,7 +105,7 @@ def test_batches_of_data_and_points_go_to_the_same_mode():
 
 
 def test_an_equation_carries_a_network_past_its_data():
-    """A network that saw u on [-1, 0] alone and knows u' = -rate u follows the solution to 2."""
+    """A network that saw u only on [-1, 0] and knows u' = -rate u follows the solution to 2."""
     data = bn.Data(X[X[:, 0] < 0], noisy(X[X[:, 0] < 0], 0.02, "data"))
     beyond = line(0.5, 2, 30)
     truth = torch.exp(-RATE * beyond[:, 0])
@@ -156,7 +156,7 @@ def test_members_that_repel_elsewhere_than_in_weights_follow_terms(space):
     assert distance(whole, split) < 1e-10
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path):
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path):
     given, engine = problem(TERMS, Net), replace(ENGINE, checkpoint=0.0, deterministic=True)
     whole = bn.fit(SHORT, given, DATA, members=2, engine=engine)
     with pytest.raises(Killed):

@@ -169,7 +169,7 @@ def guarded() -> Iterator[None]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
-    """What was said so far."""
+    """The log lines so far."""
     with caplog.at_level(logging.INFO, "basinet"):
         yield lambda: [r.getMessage() for r in caplog.records]
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_pickled_trains_in_this_process_where_forking_is_not_poss
     assert "this process" in line and "lambda" in line and "top level of a module" in line
 
 
-def test_workers_that_do_not_start_are_done_without(monkeypatch, said):
+def test_training_continues_without_workers_that_do_not_start(monkeypatch, said):
     def broken(line: Any, number: int) -> Any:
         raise OSError("no room")
 
@@ -210,7 +210,7 @@ def test_workers_that_do_not_start_are_done_without(monkeypatch, said):
     assert any("cannot be started: OSError: no room" in x for x in said())
 
 
-def test_a_script_that_trains_while_it_is_imported_is_told(monkeypatch):
+def test_a_script_that_trains_while_it_is_imported_gets_a_clear_error(monkeypatch):
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(RuntimeError, match=r"under if __name__ == \"__main__\""):
         fit(1)
@@ -264,7 +264,7 @@ def test_what_a_worker_raises_is_raised_here_with_its_traceback(tmp_path, deed, 
 
 
 @pytest.mark.parametrize("deed", ["raise", "kill"])
-def test_after_a_worker_failed_the_same_fit_goes_on_to_the_same_bits(tmp_path, deed):
+def test_after_a_worker_failed_the_same_fit_resumes_to_the_same_bits(tmp_path, deed):
     method = Fatal(epochs=4, batch_size=5, mark=str(tmp_path / "mark"), deed=deed)
     error: Any = WorkerError if deed == "kill" else ArithmeticError
     pattern = r"trained member \d was ended by SIGKILL .*memory runs out.* With pool=" if deed == "kill" else "luck"
@@ -279,7 +279,7 @@ def test_after_a_worker_failed_the_same_fit_goes_on_to_the_same_bits(tmp_path, d
 
 
 @pytest.mark.parametrize(("real", "again"), [(False, None), (True, 1), (True, 3)])
-def test_ctrl_c_saves_all_workers_and_the_run_goes_on_in_any_number_of_processes(tmp_path, said, real, again):
+def test_ctrl_c_saves_all_workers_and_the_run_resumes_in_any_number_of_processes(tmp_path, said, real, again):
     seen = 0
 
     def press(event: Event) -> None:
@@ -367,7 +367,7 @@ def test_processes_share_the_memory(said):
 
 
 @pytest.mark.parametrize("processes", [0, -1, 1.5])
-def test_a_number_of_processes_that_is_none_is_refused(processes):
+def test_impossible_numbers_of_processes_are_refused(processes):
     with pytest.raises(ValueError, match="expected processes to be a positive integer"):
         Engine(device="cpu", processes=processes)
 
@@ -429,7 +429,7 @@ result.write_text(repr([x.tolist() for x in leaves(made.parts[0].family)]))
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_parent_that_is_killed_and_the_run_goes_on(tmp_path):
+def test_workers_end_with_a_parent_that_is_killed_and_the_run_resumes(tmp_path):
     def start(pool: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", KILLED, str(tmp_path / pool), str(tmp_path / f"{pool}.txt")]
         return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})

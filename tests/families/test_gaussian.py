@@ -142,7 +142,7 @@ def test_members_of_a_stack_are_the_members(name):
 
 
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
-def test_a_scale_that_is_no_scale_is_refused(factor):
+def test_a_bad_scale_is_refused(factor):
     with pytest.raises(ValueError, match="expected a finite covariance scale of at least 0"):
         MADE["diagonal"][0].scaled(factor)
 

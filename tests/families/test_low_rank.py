@@ -83,6 +83,6 @@ def test_a_scaled_family_has_the_covariance_times_the_factor():
 
 
 @pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf])
-def test_a_factor_that_is_no_scale_is_refused(factor):
+def test_a_bad_factor_is_refused(factor):
     with pytest.raises(ValueError, match="expected a finite covariance scale of at least 0, got"):
         FAMILY.scaled(factor)

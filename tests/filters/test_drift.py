@@ -178,7 +178,7 @@ def test_a_change_goes_back_to_the_prior_s_own_scales():
         (1e160, 1.0, "is not (posi|fini)"),
     ],
 )
-def test_what_cannot_be_taken_is_said(x, y, says):
+def test_impossible_drifts_are_refused(x, y, says):
     problem = bn.Problem(EXACT.problem.model, bn.likelihoods.Gaussian(noise=1e-9), bn.priors.Normal(scale=1e9))
     batch = x * torch.ones(2, 3).double(), y * torch.ones(2).double()
     for recipe in FULL.values():
@@ -187,7 +187,7 @@ def test_what_cannot_be_taken_is_said(x, y, says):
 
 
 @pytest.mark.parametrize("drift", [AdaptiveForget(), Change(), Shrink()], ids=["AdaptiveForget", "Change", "Shrink"])
-def test_a_drift_is_saved_with_the_recipe_and_goes_on(drift, tmp_path):
+def test_a_drift_is_saved_with_the_recipe_and_continues(drift, tmp_path):
     def net():
         return nn.Linear(3, 1, bias=False, dtype=torch.float64)
 

@@ -154,7 +154,7 @@ def test_full_rank_is_the_full_covariance_on_a_network(name):
     close(streamed(bn.LOFI(rank=count), problem, X, y, 8), *moments(streamed(bn.EKF(), problem, X, y, 8)), 1e-9)
 
 
-def test_one_batch_is_a_gauss_newton_step_and_iterations_go_on_to_the_mode():
+def test_one_batch_is_a_gauss_newton_step_and_iterations_lead_to_the_mode():
     _, likelihood, y = LIKELIHOODS["classes"]
     linear = bn.Problem(lambda: nn.Linear(3, 3, bias=False).double(), likelihood, bn.priors.Normal(scale=1.5))
     posterior = bn.online(bn.EKF(centre="prior", iterations=20, batch_size=40), linear).update((X, y))
@@ -205,7 +205,7 @@ def test_a_last_layer_that_is_not_where_the_outputs_come_from_is_refused():
 
 
 def test_rvga_solves_its_implicit_equations():
-    """One example of two classes and one weight w ~ N(0.3, 0.8^2): E_q by quadrature, at what it ends in."""
+    """One example of two classes and one weight w ~ N(0.3, 0.8^2): E_q by quadrature, at the solution."""
     x, y = torch.tensor([[1.7]]).double(), torch.tensor([[0.0]]).double()
     prior = bn.priors.Normal(scale=0.8, centre={"weight": torch.tensor([[0.3]]).double()})
     problem = bn.Problem(lambda: nn.Linear(1, 1, bias=False).double(), bn.likelihoods.Bernoulli(), prior)
@@ -239,7 +239,7 @@ def test_weights_count_as_repeated_examples():
 
 
 @pytest.mark.parametrize("recipe", [bn.Kalman(), bn.LOFI(rank=3)], ids=["Kalman", "LOFI"])
-def test_yesterdays_posterior_as_a_prior_is_the_same_as_going_on(recipe):
+def test_yesterdays_posterior_as_a_prior_is_the_same_as_continuing(recipe):
     first = streamed(bn.LOFI(rank=3, centre="prior"), EXACT.problem, X[:20], Y[:20], 5)
     prior = bn.priors.FromFamily(family=first.family)
     today = bn.Problem(EXACT.problem.model, EXACT.problem.likelihood, prior)

@@ -124,7 +124,7 @@ def test_the_last_layer_is_what_the_output_comes_from(make, heads):
 
 
 def test_a_mean_with_a_head_of_its_own_is_uncertain():
-    """The posterior of the mean's head is that of a regression with the noise that the other head tells."""
+    """The posterior of the mean's head is that of a regression with the noise that the other head predicts."""
     problem = bn.Problem(lambda: Heads().double(), Heteroscedastic())
     torch.manual_seed(0)
     module = Heads().double()

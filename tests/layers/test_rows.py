@@ -1,4 +1,4 @@
-"""Networks that pick rows inside: which rows a layer sees depends on the inputs. Curvature and linear predictive
+"""Networks that pick rows inside: the inputs decide which rows each layer sees. Curvature and linear predictive
 are those of single examples, whatever comes first and together."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ N = 14
 
 
 class Masked(nn.Module):
-    """A layer that sees some of the examples alone, and a head that sees all."""
+    """A layer that sees only some of the examples, and a head that sees all."""
 
     def __init__(self) -> None:
         super().__init__()

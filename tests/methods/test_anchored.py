@@ -90,7 +90,7 @@ def test_with_noise_the_spread_is_not_that_of_anchors_alone():
     assert deviations(draws, exact.mean, narrow)[1] > 20
 
 
-def test_data_twice_at_likelihood_temperature_two_are_the_same_posterior_in_law():
+def test_data_twice_at_likelihood_temperature_two_are_the_same_posterior_in_distribution():
     exact = conjugate()
     twice = bn.Data(torch.cat([exact.data.inputs] * 2), torch.cat([exact.data.targets] * 2))
     hot = bn.Problem(exact.problem.network, exact.problem.likelihood, exact.problem.prior, 2.0, "likelihood")

@@ -87,7 +87,7 @@ def test_a_chain_that_runs_off_is_put_where_another_is(name, caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["MetropolisHastings", "MALA", "HMC", "NUTS", "MCLMC"])
 def test_a_list_of_temperatures_is_a_sweep_in_one_run(name):
-    """Of chains that learn steps and scales together with those of their own temperature: variances are T times."""
+    """Chains learn steps and scales together with those of the same temperature: variances are T times as large."""
     exact, heats = conjugate(n=60, d=8, correlation=0.3), [1.0, 0.1]
     sampler = bn.MCLMC(steps=400, warmup=200, draws=25) if name == "MCLMC" else SAMPLERS[name]
     steps = 1600 if name == "MetropolisHastings" else 400  # a random walk is that much slower
@@ -128,7 +128,7 @@ class Killed(Exception):
 
 @pytest.mark.slow
 @ALL
-def test_a_killed_chain_goes_on_to_the_same_draws(name, tmp_path: Path):
+def test_a_killed_chain_resumes_to_the_same_draws(name, tmp_path: Path):
     recipe = replace(SAMPLERS[name], steps=300, warmup=100, draws=10)
     start = at(EXACT.problem, EXACT.mean)
     unbroken = fit(recipe, EXACT.problem, EXACT.data, 3, start=start)
@@ -166,7 +166,7 @@ def test_a_step_size_that_accepts_nothing_is_an_error(name):
 
 
 class Cliff(nn.Module):
-    """Finite at its start alone."""
+    """Finite only at its start."""
 
     def __init__(self) -> None:
         super().__init__()

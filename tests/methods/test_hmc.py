@@ -20,7 +20,7 @@ EXACT = conjugate()
 
 
 def moved(recipe: bn.HMC, steps: int, size: float):
-    """A chain after so many leapfrog steps of one long trajectory, and a function that goes on."""
+    """A chain after `steps` leapfrog steps of one long trajectory, and a function that continues it."""
     problem, data, _ = skewed()
     state = states(recipe, problem, torch.tensor([[0.5]], dtype=torch.float64))
 
@@ -128,7 +128,7 @@ def test_the_diagnosis_of_a_good_run_passes_and_prints(monkeypatch):
         ({"steps": 400, "warmup": 40, "draws": 4, "leapfrog": 8}, "cut at 8 leapfrog steps, the most that leapfrog=8"),
     ],
 )
-def test_trajectories_that_are_cut_short_are_told(options, words, caplog):
+def test_trajectories_that_are_cut_short_are_reported(options, words, caplog):
     recipe = bn.HMC(step_size=0.01, length=1.0, scaled=False, jitter=False, **options)
     with caplog.at_level("WARNING", "basinet"):
         bn.fit(recipe, EXACT.problem, EXACT.data, members=2, engine=ENGINE, start=at(EXACT.problem, EXACT.mean))

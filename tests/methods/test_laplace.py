@@ -1,4 +1,4 @@
-"""Laplace: exact where theory says so, the same for members alone and in mixtures, and clear about what it cannot."""
+"""Laplace: exact where theory says so, the same for members alone and in mixtures, clear about what it cannot do."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_layers_have_factors_of_their_own_and_more_evidence():
 
 @pytest.mark.parametrize("structure", ["full", "kronecker", "eigen-corrected", "diagonal", "low-rank"])
 def test_the_empirical_fisher_goes_with_the_fourth_power_of_noise_that_is_found(structure):
-    """What is reported with the noise that is found is what a fit with that noise reports; from it nothing moves."""
+    """What is reported is what a fit with the learned noise reports, and there the evidence is largest."""
     problem = bn.Problem(
         lambda: nn.Linear(2, 1).double(), bn.likelihoods.Gaussian(noise=1.0, learned=True), bn.priors.Normal()
     )
@@ -409,7 +409,7 @@ def test_a_prior_that_is_not_normal_is_refused():
         (Laplace(where="head.*", prior_precision="prior"), bn.priors.Normal(), "no parameter matches"),
     ],
 )
-def test_what_it_cannot_do_is_said_before_the_base_is_trained(recipe, prior, message):
+def test_what_it_cannot_do_is_refused_before_the_base_is_trained(recipe, prior, message):
     problem = bn.Problem(net, bn.likelihoods.Categorical(), prior)
     with pytest.raises(ValueError, match=message):
         bn.fit(recipe, problem, classes(), engine=ENGINE, observe=lambda event: pytest.fail("it trained"))
@@ -508,7 +508,7 @@ def test_the_exact_hessian_of_a_last_layer_with_classes_is_the_ggn():
         )
 
 
-def test_numbers_that_it_tells_are_kept_in_a_pool(tmp_path):
+def test_reported_numbers_are_kept_in_a_pool(tmp_path):
     recipe = Laplace(prior_precision="marglik")
     first, again = (
         bn.fit(recipe, PROBLEM, classes(), start=MAPS, pool=tmp_path / "pool", engine=ENGINE).info for _ in range(2)

@@ -94,7 +94,7 @@ def test_it_ends_at_the_maximum_of_the_exact_evidence_and_its_ridge_solution(mak
     torch.testing.assert_close(weights, ridge, rtol=0, atol=1e-6)
 
 
-def test_laplace_goes_on_from_what_was_learned():
+def test_laplace_starts_from_what_was_learned():
     data, x = regression()
     problem = bn.Problem(linear, LEARNED)
     maps = bn.fit(MAP(prior_precision="marglik", noise="marglik", **DESCENT), problem, data, engine=ENGINE)

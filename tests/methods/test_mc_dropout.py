@@ -156,7 +156,7 @@ def test_masks_that_are_held_make_a_draw_one_function(learned):
         torch.testing.assert_close(posterior.predict(inputs, samples=12, batch_size=2).outputs[0], outputs)
 
 
-def test_learned_rates_move_are_told_saved_and_used(tmp_path):
+def test_learned_rates_move_and_are_reported_saved_and_used(tmp_path):
     recipe = MCDropout(epochs=60, insert="before", learned=True, rate=0.3, batch_size=None)
     posterior = bn.fit(recipe, problem(), data(), members=2, engine=ENGINE)
     rates = posterior.info["curves"]["rates"]

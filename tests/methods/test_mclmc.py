@@ -52,7 +52,7 @@ def test_the_energy_error_of_a_step_is_of_third_order():
 
 
 def _error(recipe: bn.MCLMC, wide, places) -> float:
-    """Of one step's energy, by hand: the root of its mean square over chains."""
+    """The error of one step's energy, by hand: the root of its mean square over chains."""
     chains = len(places)
     state = states(recipe, wide.problem, places)
     first, _ = recipe.moved(state, step_of(wide.problem, wide.data, chains, 0))

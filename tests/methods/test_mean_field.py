@@ -117,7 +117,7 @@ def test_factors_of_the_prior_are_where_the_elbo_is_highest(tuned):
     assert (factors["weight"] == factors["bias"]) == (tuned == "elbo")
 
 
-def test_a_learned_prior_is_told_and_finds_the_size_of_the_weights():
+def test_a_learned_prior_is_reported_and_matches_the_size_of_the_weights():
     exact = conjugate(prior=1.5)
     wide = bn.Problem(exact.problem.network, exact.problem.likelihood, bn.priors.Normal(scale=100.0))
     recipe = MeanField(epochs=100, prior_precision="layers", **FAST)

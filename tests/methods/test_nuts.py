@@ -103,7 +103,7 @@ def test_all_draws_are_kept_where_there_is_no_warm_up_to_learn_from():
 
 @pytest.mark.slow
 def test_twenty_seeds_are_right_and_their_errors_are_as_stated():
-    """Means of 20 runs: each within 4.5 of its stated errors, and together as far off as they say."""
+    """Means of 20 runs: each within 4.5 of its stated errors, and together as far off as stated."""
     recipe: Any = bn.NUTS(steps=600, warmup=250, draws=10)
     start = at(EXACT.problem, EXACT.mean + 1)
     z = []

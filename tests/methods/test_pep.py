@@ -1,4 +1,4 @@
-"""PEP: the closed-form sigma, common random numbers, which tensors get noise, and what a person is told."""
+"""PEP: the closed-form sigma, common random numbers, which tensors get noise, and what is reported."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_which_tensors_get_noise():
     assert bn.PEP(where="*").perturbed(learned) == ("weight", "bias")  # the noise of the likelihood is none of them
 
 
-def test_names_that_match_nothing_are_told_before_training(monkeypatch):
+def test_names_that_match_nothing_are_refused_before_training(monkeypatch):
     monkeypatch.setattr(bn.MAP, "schedule", lambda self, n: pytest.fail("trained"))
     with pytest.raises(ValueError, match=r"no parameter matches '0.wieght'. Did you mean '0.weight'"):
         bn.fit(bn.PEP(where="0.wieght"), PROBLEM, TRAIN, val=VAL, engine=ENGINE)
@@ -151,7 +151,7 @@ def test_names_that_match_nothing_are_told_before_training(monkeypatch):
         bn.fit(bn.PEP(), PROBLEM, TRAIN, engine=ENGINE)
 
 
-def test_a_network_without_matrices_is_told():
+def test_a_network_without_matrices_is_refused():
     class Scale(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -173,7 +173,7 @@ def test_without_start_it_needs_training_data_for_its_base():
         bn.fit(bn.PEP(), PROBLEM, val=VAL, engine=ENGINE)
 
 
-def test_a_maximum_at_the_edge_is_widened_and_said(trained, caplog):
+def test_a_maximum_at_the_edge_widens_the_range_and_is_reported(trained, caplog):
     caplog.set_level(logging.INFO, "basinet")
     inside = curves(posterior(bn.PEP(high=3.0, iterations=20), trained[0]))["chosen"][0]
     assert "widened" not in caplog.text and "gains" in caplog.text
@@ -186,7 +186,7 @@ def test_a_maximum_at_the_edge_is_widened_and_said(trained, caplog):
     assert "at the upper end of sigma from 1e-07 to 0.001, after widening" in caplog.text
 
 
-def test_no_gain_is_said_and_leaves_the_point(caplog):
+def test_no_gain_is_reported_and_leaves_the_point(caplog):
     """At the mode of the validation likelihood no noise gains."""
     caplog.set_level(logging.INFO, "basinet")
     x = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
@@ -284,7 +284,7 @@ def circle(spread: float) -> tuple[bn.Data, torch.Tensor]:
 
 
 def chosen(recipe: bn.PEP, data: bn.Data, noise: float) -> tuple[torch.Tensor, bn.Posterior]:
-    """What 6 members with draws of their own take for sigma."""
+    """The sigmas that 6 members with draws of their own choose."""
     problem = bn.Problem(Linear, bn.likelihoods.Gaussian(noise=noise))
     fitted = bn.fit(recipe, problem, val=data, members=6, start=bn.Posterior.of(Linear(), problem), engine=ENGINE)
     return torch.tensor(fitted.info["curves"]["chosen"], dtype=torch.float64)[:, 0], fitted
@@ -334,7 +334,7 @@ def test_the_largest_noise_that_is_accepted_has_its_closed_form():
     assert float(best.max()) < float(sigmas.min())
 
 
-def test_where_nothing_or_everything_is_accepted_it_is_said():
+def test_accepting_nothing_or_everything_is_reported():
     data, _ = circle(0.0)  # noise only loses
     sigmas, pep = chosen(bn.PEP(accept=0.0, draws=4), data, 0.5)
     assert not sigmas.any() and "sigma is 0, the point as it was" in pep.info["notes"][0][0]

@@ -1,4 +1,4 @@
-"""PSGLD: the law that its own preconditioner leaves. What it shares with its kin is in test_stochastic_samplers.py."""
+"""PSGLD: the distribution under its preconditioner. What it shares with its kin is in test_stochastic_samplers.py."""
 
 import pytest
 

@@ -137,7 +137,7 @@ def test_members_spread_where_there_are_no_data(seed):
 
 
 @pytest.mark.parametrize("beta", [-1.0, math.inf, math.nan])
-def test_a_factor_that_makes_no_sense_is_refused(beta):
+def test_a_bad_factor_is_refused(beta):
     with pytest.raises(ValueError, match=f"expected a finite beta of at least 0, got {beta}"):
         RandomPrior(beta=beta)
 

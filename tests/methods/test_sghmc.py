@@ -1,4 +1,4 @@
-"""SGHMC: the law of its discretised chain. What it shares with its kin is in test_stochastic_samplers.py."""
+"""SGHMC: the distribution of its discretised chain. What it shares with its kin is in test_stochastic_samplers.py."""
 
 import basinet as bn
 from basinet.testing import Bench

@@ -1,4 +1,4 @@
-"""SGLD: the law of its discretised chain. What it shares with its kin is in test_stochastic_samplers.py."""
+"""SGLD: the distribution of its discretised chain. What it shares with its kin is in test_stochastic_samplers.py."""
 
 import basinet as bn
 from basinet.testing import Bench

@@ -103,7 +103,7 @@ def test_members_of_a_bootstrap_settle_at_the_modes_of_their_own_examples():
         assert (mode - exact.mean).abs().max() > 0.01
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_snapshots_it_had(tmp_path):
+def test_a_stopped_run_resumes_with_the_snapshots_it_had(tmp_path):
     recipe, data = Snapshot(epochs=20, batch_size=10, cycles=4), classes()
     whole = bn.fit(recipe, PROBLEM, data, members=2, engine=STACKED)
 
@@ -119,7 +119,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_snapshots_it_had(tmp_path):
             assert torch.equal((family_of(again, k).params | family_of(again, k).buffers)[name], x)
 
 
-def test_it_starts_where_it_is_told_to():
+def test_it_starts_where_it_is_asked_to():
     start = bn.Posterior.of(module := net(), PROBLEM)
     still = Snapshot(epochs=2, batch_size=None, cycles=2, optimizer=SGD(lr=0.0))
     family = family_of(bn.fit(still, PROBLEM, classes(), start=start, engine=ENGINE))

@@ -110,7 +110,7 @@ def test_a_list_of_temperatures_is_a_sweep_in_one_run(name, rate):
 
 @pytest.mark.slow
 def test_a_thermostat_takes_away_the_heat_of_batches():
-    """E <theta, dU> / d = T at any step size, however many examples a batch has; SGHMC is heated by them."""
+    """E <theta, dU> / d = T at any step size and for batches of any size; SGHMC is heated by them."""
     kwargs: dict[str, Any] = {"epochs": 80, "batch_size": 4, "lr": 0.02, "friction": 0.1, "draws": 20}
     start = at(EXACT.problem, EXACT.mean)
     reads, heat = {}, {}
@@ -161,7 +161,7 @@ def test_a_rate_is_found_while_the_chain_explores():
 
 @pytest.mark.slow
 def test_batches_that_heat_leave_a_rate_that_is_small():
-    """Batches of 10 heat to twice the temperature at a rate of .01; at the rate that is found by a few per cent."""
+    """Batches of 10 heat to twice the temperature at a rate of .01; at the rate that is chosen, by a few per cent."""
     exact, reads = conjugate(n=60, d=20, correlation=0.3), []
     start = at(exact.problem, exact.mean)
     for options in ({"lr": 0.01}, {}):

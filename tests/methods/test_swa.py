@@ -29,7 +29,7 @@ def test_swa_conforms_and_averages_as_its_theory_says():
 
 @pytest.mark.parametrize("engine", [ENGINE, STACKED])
 @pytest.mark.parametrize(("iterates", "every"), [(4, 3), (5, 1)])
-def test_the_mean_is_that_of_iterates_every_so_many_steps(engine, iterates, every):
+def test_the_mean_is_that_of_iterates_at_regular_steps(engine, iterates, every):
     data, sgd = classes(), SGD(lr=0.05, momentum=0.9)
     start = bn.fit(SHORT, PROBLEM, data, members=2, engine=engine)
     visited = []
@@ -43,7 +43,7 @@ def test_the_mean_is_that_of_iterates_every_so_many_steps(engine, iterates, ever
         torch.testing.assert_close(ravel(point.params), expected, rtol=0, atol=1e-13)
 
 
-def test_one_iterate_an_epoch_unless_told_otherwise():
+def test_one_iterate_per_epoch_by_default():
     assert SWA(iterates=3, batch_size=16).schedule(40).steps == 9
     assert SWA(iterates=3, batch_size=16, every=5).schedule(40).steps == 15
 

@@ -31,7 +31,7 @@ def family_of(posterior: bn.Posterior, k: int = 0) -> LowRank:
 
 
 @pytest.mark.slow
-def test_swag_conforms_and_has_the_stationary_law_that_theory_says():
+def test_swag_conforms_and_has_the_stationary_distribution_that_theory_predicts():
     checks = check_method(SWAG(iterates=4, rank=3, batch_size=16, base=SHORT))
     assert sum("on a quadratic" in c.name for c in checks) == 3 and any("rank 0" in c.name for c in checks)
 
@@ -124,7 +124,7 @@ def test_each_draw_has_norm_statistics_of_its_own():
             torch.testing.assert_close(outputs[k, s], expected, rtol=0, atol=1e-12)
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_iterates_it_had(tmp_path):
+def test_a_stopped_run_resumes_with_the_iterates_it_had(tmp_path):
     recipe, data = SWAG(iterates=8, rank=6, batch_size=10), classes()
     whole = bn.fit(recipe, PROBLEM, data, start=START, engine=STACKED)
 
@@ -187,7 +187,7 @@ def test_compare_has_it_alone_and_as_multi_swag():
     assert [(e.label, e.members) for e in SWAG.lineup()] == [("SWAG", 1), ("MultiSWAG", 10)]
 
 
-def test_a_stream_gives_an_iterate_an_epoch_of_its_batches():
+def test_a_stream_gives_one_iterate_per_epoch_of_its_batches():
     data = classes()
     parts = [(data.inputs[i : i + 8], data.targets[i : i + 8]) for i in range(0, 40, 8)]
     recipe = SWAG(iterates=3, rank=2, optimizer=SWING)

@@ -60,7 +60,7 @@ def test_kingma_keeps_alpha_at_most_one():
     assert float(ratio.max()) <= 1 + 1e-9
 
 
-def test_weights_that_are_all_noise_are_zero_and_the_share_kept_is_told():
+def test_weights_that_are_all_noise_are_zero_and_the_share_kept_is_reported():
     recipe = VariationalDropout(epochs=200, optimizer=Adam(lr=Cosine(peak=0.1)))
     posterior = bn.fit(recipe, PROBLEM, data(), engine=ENGINE)
     family = take(posterior.parts[0].family, 0).part

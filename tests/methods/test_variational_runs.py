@@ -60,7 +60,7 @@ def test_terms_with_points_of_their_own_count_too(recipe):
     assert bool(ravel(posterior.mean()).isfinite().all())
 
 
-def test_a_last_layer_in_closed_form_has_data_alone():
+def test_a_last_layer_in_closed_form_takes_only_data():
     more = bn.terms.Observations(digits().inputs[:7], digits().targets[:7], bn.likelihoods.Categorical())
     problem = bn.Problem(PROBLEM.network, PROBLEM.likelihood, terms=[more])
     with pytest.raises(ValueError, match="VBLL as given here uses only data and prior"):

@@ -13,7 +13,7 @@ ENGINE = bn.Engine(device="cpu", progress=False, compile=False, processes=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [bn.MeanField(), bn.IVON()], ids=lambda recipe: recipe.label)
 def test_no_member_runs_off_and_all_are_about_as_good_as_one_network(recipe):
-    """As it was, mean-field VI had an NLL of 1.6 and 9, and one of two IVONs diverged at every attempt."""
+    """Before, mean-field VI had an NLL of 1.6 and 9, and one of two IVONs diverged at every attempt."""
     splits = bn.datasets.load("diabetes")
     problem = default_problems(splits)[0]
     fitted = bn.fit(recipe, problem, splits.train, val=splits.val, members=2, engine=ENGINE)

@@ -120,7 +120,7 @@ def test_equal_scores_leave_no_interval():
 
 
 def covered(gap, truth, seed=0, level=0.95):
-    """How many of many sets of differences (R, n) have an interval that holds the truth."""
+    """The share of many sets of differences (R, n) whose interval contains the truth."""
     interval = bootstrap_difference(gap, torch.zeros(gap.shape[-1]).double(), level, seed=seed)
     return ((interval.low <= truth) & (truth <= interval.high)).double().mean().item()
 

@@ -64,7 +64,7 @@ def test_histogram_against_numpy():
         np.testing.assert_allclose(whole[i].numpy(), count / 500)
 
 
-def test_histogram_shapes_tell_narrow_from_wide():
+def test_histogram_shapes_distinguish_narrow_from_wide():
     y = draws(5000)
     narrow, wide = pit_histogram(pit_of(y, sd=0.5), bins=5), pit_histogram(pit_of(y, sd=2.0), bins=5)
     assert narrow[0] > narrow[2] < narrow[4]

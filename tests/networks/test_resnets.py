@@ -38,7 +38,7 @@ def test_resnet_18_has_the_published_number_of_parameters_and_runs_on_images():
         ResNet18(width=0)
 
 
-def test_filter_response_norm_has_one_parameter_a_channel_more():
+def test_filter_response_norm_has_one_more_parameter_per_channel():
     batch, filters = WideResNet(10, 1), WideResNet(10, 1, norm="filter")
     channels = sum(m.num_features for m in batch.modules() if isinstance(m, nn.BatchNorm2d))
     assert count(filters) - count(batch) == channels

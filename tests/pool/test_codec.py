@@ -135,7 +135,7 @@ def test_keys_must_be_strings():
         encode({"x": {1: 2}}, {})
 
 
-def test_a_class_of_the_users_own_is_known_once_defined(monkeypatch):
+def test_a_users_own_class_is_known_once_defined(monkeypatch):
     monkeypatch.setattr(registry, "_classes", dict(registry._classes))
 
     @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def test_json_that_is_not_ours_is_refused(value, message):
         decode(value, {})
 
 
-def test_descriptions_tell_tensors_apart_by_their_values():
+def test_descriptions_distinguish_tensors_by_their_values():
     one, other = bn.priors.Normal(centre=PARAMS), bn.priors.Normal(centre=PARAMS | {"a.bias": torch.ones(2)})
     again = bn.priors.Normal(centre={n: x.clone() for n, x in PARAMS.items()})
     assert describe(one) == describe(again) != describe(other)

@@ -117,7 +117,7 @@ def test_bytes_after_the_end_are_refused(file, manifest):
         read_json(manifest)
 
 
-def test_an_altered_tensor_is_told_from_an_altered_file(file):
+def test_an_altered_tensor_is_distinguished_from_an_altered_file(file):
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(FileError, match="its contents were altered: the checksum does not fit"):

@@ -201,7 +201,7 @@ def test_runs_that_differ_do_not_collide_in_one_pool(tmp_path):
         assert fit(tmp_path, **run).info["trained"] == 0
 
 
-def test_starts_that_differ_do_not_collide_even_if_nothing_else_tells_them_apart(tmp_path):
+def test_starts_that_differ_do_not_collide_even_if_nothing_else_differs(tmp_path):
     modules = [net(), net()]
     starts = [bn.Posterior.of(m, PROBLEM) for m in modules]
     posteriors = [fit(tmp_path, None, start=s) for s in starts]
@@ -304,7 +304,7 @@ def test_bad_input_makes_no_pool(tmp_path):
         ({"m": "x"}, {"m": "y"}, "m is 'x' in the file, 'y' here"),
     ],
 )
-def test_the_first_difference_is_said_in_words(old, new, said):
+def test_the_first_difference_is_described_in_words(old, new, said):
     assert difference(old, new) == said
 
 
@@ -439,7 +439,7 @@ def test_the_same_function_written_otherwise_is_the_same_problem(tmp_path):
     assert fit(tmp_path, problem=same, observe=lambda event: pytest.fail("trained again")).info["trained"] == 0
 
 
-def test_what_a_network_computes_is_told_up_to_rounding():
+def test_what_a_network_computes_is_compared_up_to_rounding():
     double, single = (behaviour(forward(), DATA) for _ in range(2))
     assert double["dtype"] == "float64" and not unlike(double, single)
 

@@ -1,4 +1,4 @@
-"""Several processes on one folder: nobody loses a file to another, and nobody waits for one that is gone."""
+"""Several processes on one folder: none loses a file to another, and none waits for one that is gone."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_a_predictive_prints_itself_in_a_line(shape, likelihood, printed):
     assert repr(make_predictive(torch.zeros(shape), likelihood, {})) == printed
 
 
-def test_what_predictions_of_another_kind_have_is_said():
+def test_missing_attributes_of_another_kind_of_prediction_are_explained():
     numbers = make_predictive(torch.zeros(2, 1, 3, 1), Gaussian(noise=2.0), {})
     classes = make_predictive(torch.zeros(2, 1, 3, 4), Categorical(), {})
     assert torch.equal(numbers.sd, torch.full((3, 1), 2.0))

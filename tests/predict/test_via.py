@@ -28,7 +28,7 @@ KEY, Z = Noise.seed(0), 4.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Method):
+class WithVia(Method):
     """A method that says how its posteriors predict."""
 
     via: str = "probit"  # how
@@ -147,7 +147,7 @@ def test_a_part_in_closed_form_mixes_with_one_of_samples():
     families = members(REAL)
     narrow, sampled = posterior(REAL, families[:1]), posterior(REAL, families[1:])
     closed, drawn = narrow.predict(INPUTS, via="linear"), sampled.predict(INPUTS, samples=5, via="sample")
-    mixed = bn.mix([posterior(REAL, families[:1], Told()), sampled])
+    mixed = bn.mix([posterior(REAL, families[:1], WithVia()), sampled])
     predictive = mixed.predict(INPUTS, samples=5)
     assert isinstance(predictive, NormalPredictive) and predictive.outputs.shape == (3, 5, 6, 2)
     y = normal("targets", 6, 2)
@@ -244,14 +244,14 @@ def test_a_linear_network_gives_the_same_samples_linear_or_not():
 
 def test_probit_beside_samples_has_members_and_no_samples():
     families = members(CLASSES)
-    probit = posterior(CLASSES, families[:1], Told())
+    probit = posterior(CLASSES, families[:1], WithVia())
     sampled = posterior(CLASSES, families[1:])
     predictive = bn.mix([probit, sampled]).predict(INPUTS, samples=8)
     assert isinstance(predictive, ClosedClassPredictive) and predictive.outputs.shape == (3, 1, 6, 3)
     expected = torch.cat([probit.predict(INPUTS).member_probs, sampled.predict(INPUTS, samples=8).member_probs])
     torch.testing.assert_close(predictive.member_probs, expected)
     labels = members(LABELS)
-    mixed = bn.mix([posterior(LABELS, labels[:1], Told()), posterior(LABELS, labels[1:])]).predict(INPUTS, samples=8)
+    mixed = bn.mix([posterior(LABELS, labels[:1], WithVia()), posterior(LABELS, labels[1:])]).predict(INPUTS, samples=8)
     torch.testing.assert_close(
         mixed.member_probs[1:], posterior(LABELS, labels[1:]).predict(INPUTS, samples=8).member_probs
     )
@@ -286,24 +286,24 @@ def test_a_thousand_classes_work():
     ],
 )
 def test_the_recipe_says_how_and_a_caller_may_say_otherwise(problem, asked, given):
-    approximation = posterior(problem, members(problem, 2), Told(via=asked))
+    approximation = posterior(problem, members(problem, 2), WithVia(via=asked))
     torch.testing.assert_close(approximation.predict(INPUTS).outputs, approximation.predict(INPUTS, via=given).outputs)
     other = "sample" if given != "sample" else "linear"
     assert approximation.predict(INPUTS).outputs.shape != approximation.predict(INPUTS, via=other).outputs.shape
 
 
 def test_the_way_is_saved_with_the_posterior(tmp_path):
-    approximation = posterior(CLASSES, members(CLASSES, 2), Told(via="bridge"))
+    approximation = posterior(CLASSES, members(CLASSES, 2), WithVia(via="bridge"))
     approximation.save(tmp_path / "saved")
     back = bn.load(tmp_path / "saved", net)
-    assert back.recipe == Told(via="bridge")
+    assert back.recipe == WithVia(via="bridge")
     assert torch.equal(back.predict(INPUTS).outputs, approximation.predict(INPUTS).outputs)
     assert torch.equal(approximation[1:].predict(INPUTS).outputs, approximation.predict(INPUTS).outputs[1:])
 
 
 @pytest.mark.parametrize("how", ["sample", "linear", "probit", "bridge"])
 def test_scores_of_a_posterior_are_those_of_its_predictive(how):
-    approximation = posterior(CLASSES, members(CLASSES), Told(via=how))
+    approximation = posterior(CLASSES, members(CLASSES), WithVia(via=how))
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
     streamed = bn.score(approximation, bn.Data(INPUTS, targets), samples=4)
     assert streamed == pytest.approx(bn.score(approximation.predict(INPUTS, samples=4), targets))
@@ -314,7 +314,7 @@ def test_scores_of_a_posterior_are_those_of_its_predictive(how):
 
 
 def test_tables_leave_out_what_closed_forms_do_not_have():
-    approximation = posterior(CLASSES, members(CLASSES), Told())
+    approximation = posterior(CLASSES, members(CLASSES), WithVia())
     target = Classes(name="y", values=("a", "b", "c"))
     columns = target.predictions(approximation.predict(INPUTS), 0.9)
     assert set(columns) == {"class", "entropy", "p_a", "p_b", "p_c"}
@@ -328,12 +328,12 @@ def test_tables_leave_out_what_closed_forms_do_not_have():
         "draws": 1,
         "steps": 0,
     }
-    heads, rows = table([{"method": "Told", "reference": "Told", "members": 3, "seeds": 1, **scores, **costs}])
+    heads, rows = table([{"method": "WithVia", "reference": "WithVia", "members": 3, "seeds": 1, **scores, **costs}])
     assert rows[0][heads.index("epistemic")] == "-"
 
 
 def test_numbers_are_scored_in_closed_form():
-    approximation = posterior(REAL, members(REAL), Told())
+    approximation = posterior(REAL, members(REAL), WithVia())
     targets = normal("targets", 6, 2)
     predictive = approximation.predict(INPUTS)
     scores = bn.score(approximation, bn.Data(INPUTS, targets))
@@ -411,7 +411,7 @@ def test_ways_that_do_not_fit_are_refused():
     ):
         posterior(LABELS, members(LABELS)).predict(INPUTS, via="bridge")
     with pytest.raises(ValueError, match="expected via as one of sample, linear, probit, bridge, got 'glm'"):
-        posterior(CLASSES, members(CLASSES), Told(via="glm")).predict(INPUTS)
+        posterior(CLASSES, members(CLASSES), WithVia(via="glm")).predict(INPUTS)
     with pytest.raises(ValueError, match="expected a batch_size of at least 1, got 0"):
         posterior(CLASSES, members(CLASSES)).predict(INPUTS, via="linear", batch_size=0)
 

@@ -215,7 +215,7 @@ def test_draws_have_the_moments_of_the_likelihood(name):
     assert torch.equal(likelihood.sample(rows, learned, KEY), likelihood.sample(rows, learned, KEY))
 
 
-def test_draws_of_student_t_have_its_law():
+def test_draws_of_student_t_have_its_distribution():
     likelihood, n = StudentT(df=3.0, scale=0.5), 20_000
     drawn = likelihood.sample(torch.full((n, 1), 2.0, dtype=D), {}, KEY)
     assert stats.kstest(drawn[:, 0].numpy(), stats.t(3.0, loc=2.0, scale=0.5).cdf).pvalue > 1e-4

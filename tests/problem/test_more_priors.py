@@ -92,7 +92,7 @@ def law(name: str, n: str):
 
 
 @pytest.mark.parametrize("name", ["normal", "laplace", "student t", "scale mixture"])
-def test_draws_have_the_law_of_the_prior(name):
+def test_draws_have_the_distribution_of_the_prior(name):
     prior = PROPER[name]
     draws = lift(lambda key: prior.sample(PARAMS, Noise(key)))(KEY.spread(4000).key)
     for n, x in draws.items():

@@ -133,7 +133,7 @@ def test_an_unknown_rule_is_refused_with_a_suggestion():
         (Normal(centre={"head.weight": torch.zeros(4)}), r"centre for head.weight is \(4,\), expected \(3, 4\)"),
     ],
 )
-def test_a_prior_that_does_not_fit_the_model_is_told_how(prior, message):
+def test_a_prior_that_does_not_fit_the_model_gets_an_error_that_says_how(prior, message):
     with pytest.raises(ValueError, match=message):
         prior.check(PARAMS)
 

@@ -190,13 +190,13 @@ def test_data_that_fit_pass_the_check():
     regression().check(Data(X, Y), regression().init(KEY))
 
 
-def test_inputs_the_network_cannot_run_on_are_told_with_their_shape():
+def test_inputs_the_network_cannot_run_on_are_refused_with_their_shape():
     problem, point = classes()
     with pytest.raises(ValueError, match=r"does not run on the data \(inputs of shape \[\(2,\)\] per example\)"):
         problem.check(Data(X[:, :2].contiguous(), LABELS), point)
 
 
-def test_a_network_that_merges_examples_is_told():
+def test_a_network_that_merges_examples_is_refused():
     class Mean(nn.Linear):
         def forward(self, x):
             return super().forward(x).mean(0, keepdim=True)
@@ -206,7 +206,7 @@ def test_a_network_that_merges_examples_is_told():
         problem.check(Data(X, LABELS), problem.init(KEY))
 
 
-def test_targets_the_likelihood_cannot_take_are_told():
+def test_targets_the_likelihood_cannot_take_are_refused():
     problem, point = classes()
     with pytest.raises(ValueError, match=r"Categorical expects targets in 0 \.\.\. 2"):
         problem.check(Data(X, LABELS + 1), point)

@@ -179,7 +179,7 @@ class Quartic(Prior):
         raise ValueError("Quartic is not sampled")
 
 
-def test_a_likelihood_and_a_prior_of_ones_own_fit_save_and_load(tmp_path):
+def test_a_users_own_likelihood_and_prior_fit_save_and_load(tmp_path):
     truth = torch.tensor([[0.5, -1.0, 1.5]], dtype=torch.float64)
     y = Gumbel().sample(X @ truth.T, {}, KEY.split("gumbel"))
     posterior = fitted(Gumbel(), 1, y, Quartic())

@@ -79,7 +79,7 @@ def make_run(
 
 
 def older(folder: Path, kind: str = "classes") -> Path:
-    """A folder as versions before run.json wrote it: records alone."""
+    """A folder as versions before run.json wrote it: only records."""
     run = make_run(folder, kind)
     for path in (run / "arrays").iterdir():
         path.unlink()

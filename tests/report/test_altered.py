@@ -15,7 +15,7 @@ from basinet.report.pictures import write_pictures
 FEW = {name: METHODS[name] for name in ("MAP", "deep ensemble", "PEP", "Laplace")}
 WHOLE = (("classes", "images", 1), ("labels", "rows", 2), ("real", "rows", 2), ("classes", "rows", 2))
 SEEDS, BLOCK = 160, 20  # altered folders, and those of one test
-DRAWN = 40  # one in so many is drawn as pictures too, which takes longer
+DRAWN = 40  # one in this many is drawn as pictures too, which takes longer
 
 
 @pytest.fixture(scope="module")

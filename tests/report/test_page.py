@@ -291,7 +291,7 @@ def test_rows_without_sets_are_named_with_the_reason(tmp_path):
 
 
 @pytest.mark.usefixtures("small")
-def test_the_line_of_no_noise_is_told_of_where_it_is_drawn(tmp_path):
+def test_the_line_of_no_noise_is_explained_where_it_is_drawn(tmp_path):
     from basinet.report.diagnostics import WITHOUT, diagnostics
 
     for name, members in (("one", 1), ("five", 5)):

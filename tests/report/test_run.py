@@ -85,7 +85,7 @@ def test_ensembles_of_different_size_are_different_rows(tmp_path):
     assert {"deep ensemble (5)", "deep ensemble (9)"} <= names and "deep ensemble" not in names
 
 
-def test_members_that_were_lost_are_told(tmp_path):
+def test_members_that_were_lost_are_reported(tmp_path):
     make_run(tmp_path, seeds=2)
     changed = lines(tmp_path)
     for r, left in zip((r for r in changed if r["method"] == "deep ensemble"), (2, 4)):

@@ -17,7 +17,7 @@ def answers(folder):
 
 
 def shift(folder, label, by):
-    """Makes every test example of a row worse by so many nats, give or take what keeps the interval above zero."""
+    """Makes every test example of a row worse by `by` nats, give or take what keeps the interval above zero."""
     path = folder / "arrays" / f"{label.replace(' ', '-')}-0.npz"
     arrays = dict(np.load(path))
     best = read_run(folder).rows[0]
@@ -73,7 +73,7 @@ def test_a_real_difference_over_seeds_is_plainly_called_real(tmp_path):
     assert "for new trainings and new examples" in said["Is the difference real?"]
 
 
-def test_the_cheapest_is_among_those_that_cannot_be_told_apart(tmp_path):
+def test_the_cheapest_is_among_those_that_do_not_differ_significantly(tmp_path):
     run = read_run(make_run(tmp_path))
     said = answers(tmp_path)["What is the cheapest row that does as well?"]
     tied = [run.rows[0]] + [r for r in run.rows[1:] if not run.differences[r.name].matters]

@@ -48,7 +48,7 @@ def test_holm_stops_at_the_first_that_passes():
     assert [f.what for f in failed(findings)] == ["0", "2"]  # .001 < .05/4, .012 < .05/3, .04 > .05/2
 
 
-def test_where_nothing_is_wrong_something_is_said_once_in_twenty_times(tmp_path):
+def test_where_nothing_is_wrong_one_verdict_in_twenty_is_a_false_alarm(tmp_path):
     """1,000 samples of 200: at most 5 % may fail; 7.3 % is z = 3.3 above."""
     rng = np.random.default_rng(0)
     wrong = 0
@@ -61,7 +61,7 @@ def test_where_nothing_is_wrong_something_is_said_once_in_twenty_times(tmp_path)
     assert min(flatness_p(rng.random(50), 50) for _ in range(100)) > 1e-5
 
 
-def test_classes_that_are_what_they_promise_are_said_wrong_once_in_twenty_times(tmp_path):
+def test_calibrated_classes_are_called_wrong_once_in_twenty_times(tmp_path):
     rng = np.random.default_rng(1)
     wrong = 0
     make_run(tmp_path, n=300, labels={"MAP": (1, 0.0, 1.0)})

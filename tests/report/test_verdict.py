@@ -76,7 +76,7 @@ def test_passes_of_prediction_count(tmp_path):
     assert cheapest.startswith("MAP: one forward pass and 800 training steps against 25 forward passes")
 
 
-def test_what_is_best_beyond_chance_is_to_be_used(tmp_path):
+def test_what_is_significantly_best_is_to_be_used(tmp_path):
     make_run(tmp_path, labels={"MAP": (1, 4.0, 3.0), "deep ensemble": (5, 0.1, 1.0)})
     said = verdict(read_run(tmp_path))
     assert said == "Use deep ensemble of 5, because it predicts best, and every other row is significantly worse."
@@ -93,7 +93,7 @@ def test_tiles_are_error_coverage_and_cost_of_the_row_that_is_named(tmp_path):
     assert coverage.warn and "too narrow" in coverage.note and price.value == "1 pass"
 
 
-def test_training_that_had_not_ended_is_said_first_and_loudly(tmp_path):
+def test_training_that_had_not_ended_is_reported_first_and_prominently(tmp_path):
     make_run(tmp_path, labels=TWO)
     best = read_run(tmp_path).rows[0].name
     training = {"curve": "val_nll", "falling": True, "drop": 0.27, "error": 0.01, "steps": 1000}
@@ -132,7 +132,7 @@ def test_errors_that_another_row_does_not_make_are_no_noise(tmp_path):
     assert f"not all noise: {other} makes smaller errors" in about(folder)
 
 
-def test_a_reference_that_is_better_is_said_to_be_and_is_never_taken_for_a_posterior(tmp_path):
+def test_a_better_reference_is_mentioned_and_never_taken_for_a_posterior(tmp_path):
     labels = {"MAP": (1, 4.0, 3.0), "boosting (no posterior)": (1, 0.1, 1.0)}
     changed(make_run(tmp_path, labels=labels), "boosting (no posterior)", reference=True, draws=0, steps=0)
     run = read_run(tmp_path)

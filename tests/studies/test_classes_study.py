@@ -21,7 +21,7 @@ def short(monkeypatch):
     monkeypatch.setattr(classes.choice, "STEPS", 5)
 
 
-def test_every_method_has_a_record_and_a_stopped_run_goes_on(short, tmp_path):
+def test_every_method_has_a_record_and_a_stopped_run_resumes(short, tmp_path):
     first = run(tmp_path, methods=("MAP", "deep ensemble"))
     assert [(r["method"], r["members"]) for r in first] == [("MAP", 1), ("deep ensemble", 2)]
     said = []

@@ -1,4 +1,4 @@
-"""The study of comparisons runs, small, and its records say who won; its made tables follow their law."""
+"""The study of comparisons runs, small, and its records say who won; its generated tables are as stated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_study_leaves_a_record_for_every_row_and_makes_none_twice(tmp_path, 
         compare.run(studies.Options(tmp_path, sets=("wether",)), lines.append)
 
 
-def test_the_table_says_who_won_and_who_cannot_be_told_apart():
+def test_the_table_says_who_won_and_who_do_not_differ_significantly():
     row = {"data": "x", "n": 50, "seeds": 2}
     records = [
         row | {"method": "MAP", "nll": 1.2, "low": 0.1},
@@ -66,7 +66,7 @@ def test_the_table_says_who_won_and_who_cannot_be_told_apart():
     assert "all others are significantly worse" in line
 
 
-def test_made_tables_are_the_same_each_time_and_have_their_targets(tmp_path):
+def test_generated_tables_are_the_same_each_time_and_have_their_targets(tmp_path):
     for name, target in compare.MADE.items():
         first, again = (compare.made(name, tmp_path / "new" / f"{k}.csv").read_text() for k in "ab")
         assert first == again

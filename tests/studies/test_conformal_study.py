@@ -38,7 +38,7 @@ def test_the_study_leaves_a_record_for_every_kind_of_set(tmp_path, monkeypatch):
         conformal.run(studies.Options(tmp_path, sets=("digit",)), lines.append)
 
 
-def test_what_is_promised_is_the_beta_binomial():
+def test_the_coverage_to_expect_is_beta_binomial():
     n, m, level = 30, 50, 0.8
     mean, sd = conformal.promised(n, m, level)
     k = math.ceil(31 * 0.8)

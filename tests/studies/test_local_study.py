@@ -220,7 +220,7 @@ class Net(nn.Module):
 """
 
 
-def test_a_network_of_ones_own_is_known_by_what_its_file_says_and_computes(tmp_path):
+def test_a_users_own_network_is_known_by_what_its_file_says_and_computes(tmp_path):
     file = tmp_path / "net.py"
     file.write_text(OWN)
     options = small(tmp_path / "out", f"network={file}:Net", methods=("temperature",))

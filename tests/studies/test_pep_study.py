@@ -32,7 +32,7 @@ def test_the_study_leaves_the_records_of_its_three_questions(tmp_path, monkeypat
     assert any("left out, for want of --folder with their files: fashion_mnist (Zalando" in line for line in lines)
 
 
-def test_unknown_sets_are_told(tmp_path):
+def test_unknown_sets_are_refused(tmp_path):
     with pytest.raises(ValueError, match="the study pep has no set 'resnet'"):
         pep.run(studies.Options(tmp_path, sets=("resnet",)), print)
 

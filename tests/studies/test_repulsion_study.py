@@ -18,7 +18,7 @@ from studies.repulsion.paired import Kept, differences
 
 @pytest.fixture
 def small(monkeypatch) -> None:
-    """Digits for Fashion-MNIST, two members for ten, one corruption for nineteen."""
+    """Digits instead of Fashion-MNIST, two members instead of ten, one corruption instead of nineteen."""
     load = datasets.load
 
     def digits(name: str, *, seed: int, folder: Any) -> Any:
@@ -40,7 +40,7 @@ def asked(tmp_path: Any, seed: int = 0, methods: tuple[str, ...] = ("deep ensemb
     return Options(tmp_path, tmp_path, seed, "cpu", ("fashion_mnist",), methods, examples=100)
 
 
-def test_records_hold_paired_differences_over_images_and_a_run_tells_those_over_seeds(small, tmp_path):
+def test_records_have_paired_differences_over_images_and_a_run_prints_those_over_seeds(small, tmp_path):
     said: list[str] = []
     plain, lit = repulsion.run(asked(tmp_path), said.append)
     assert (plain["method"], lit["method"], plain["difference"], lit["difference"]["seeds"]) == (
@@ -64,7 +64,7 @@ def test_records_hold_paired_differences_over_images_and_a_run_tells_those_over_
 
 
 def test_records_without_scores_of_each_image_are_read(small, tmp_path):
-    """As those made before differences were kept: nothing to compare with, and nothing that stops."""
+    """Such as those from before differences were kept: there is nothing to compare with, and nothing fails."""
     file = tmp_path / "repulsion.jsonl"
     scores = {"accuracy": 0.9, "nll": 0.3, "ece": 0.02}
     old = {"data": "fashion_mnist", "method": "deep ensemble", "seed": 0, "clean": scores, "corrupted": scores}

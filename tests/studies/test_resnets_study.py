@@ -111,7 +111,7 @@ def test_noise_and_all_layers_run_and_are_sampled_for_the_first_network_alone(fo
         assert r["recipe"]["fields"]["subset"] == 10 and r["n_report"] == 10
 
 
-def test_a_stopped_run_goes_on_and_the_check_tells(folder, tmp_path, monkeypatch):
+def test_a_stopped_run_resumes_and_the_check_reports(folder, tmp_path, monkeypatch):
     first = run(folder, tmp_path, ("base",))
     assert not any(f["agrees"] for f in first[0]["found"].values()) and first[0]["kind"] == "check"
     lines = (tmp_path / "resnets.jsonl").read_text().splitlines()
@@ -128,7 +128,7 @@ def test_a_stopped_run_goes_on_and_the_check_tells(folder, tmp_path, monkeypatch
     assert all(f["agrees"] for f in right[0]["found"].values())
 
 
-def test_bad_options_are_told(tmp_path):
+def test_bad_options_are_refused(tmp_path):
     with pytest.raises(ValueError, match="give --folder"):
         resnets.run(Options(tmp_path), print)
     with pytest.raises(ValueError, match="the study resnets has no method 'pep'"):

@@ -1,4 +1,4 @@
-"""The study of SWAG, made small: its records, and that it goes on from its pool."""
+"""The study of SWAG, made small: its records, and that it resumes from its pool."""
 
 import json
 
@@ -8,7 +8,7 @@ from studies import Options, swag
 
 
 @pytest.mark.slow
-def test_the_study_writes_a_record_a_method_with_size_curves(tmp_path, monkeypatch):
+def test_the_study_writes_one_record_per_method_with_size_curves(tmp_path, monkeypatch):
     for name, value in (("MEMBERS", 2), ("SIZES", (1, 2)), ("RATES", (0.01, 0.1))):
         monkeypatch.setattr(swag, name, value)
     said: list[str] = []

@@ -25,7 +25,7 @@ def short(monkeypatch):
     monkeypatch.setitem(tables.MADE, "linear", lambda split: rows)
 
 
-def test_every_method_has_a_record_and_a_stopped_run_goes_on(short, tmp_path):
+def test_every_method_has_a_record_and_a_stopped_run_resumes(short, tmp_path):
     methods = ("MAP", "deep ensemble", "TabM-like", "scikit-learn boosting")
     first = run(tmp_path, methods=methods[:3])
     assert [(r["method"], r["members"], len(r["noise_factors"])) for r in first] == [
@@ -62,7 +62,7 @@ def test_records_of_another_default_are_made_again_and_those_of_others_kept(shor
 
 
 @pytest.mark.parametrize("change", ["tables.MEMBERS", "choice.STEPS", "choice.Z_NOISE", "MAP"])
-def test_the_version_of_the_default_tells_defaults_apart(change, monkeypatch):
+def test_the_version_of_the_default_distinguishes_defaults(change, monkeypatch):
     before = tables.version()
     assert before == tables.version()
     room, _, name = change.rpartition(".")

@@ -37,7 +37,7 @@ def run(folder, out, said=None, **options):
     return uci.run(options, lambda line: None if said is None else said.append(line))
 
 
-def test_every_split_and_method_has_a_record_and_a_stopped_run_goes_on(folder, tmp_path):
+def test_every_split_and_method_has_a_record_and_a_stopped_run_resumes(folder, tmp_path):
     first = run(folder, tmp_path / "out", splits=1, methods=("MAP", "anchored ensemble"))
     assert [(r["split"], r["method"], r["members"]) for r in first] == [(0, "MAP", 1), (0, "anchored ensemble", 5)]
     said = []
@@ -130,7 +130,7 @@ def test_the_table_has_means_errors_and_what_others_published():
     assert all(len(line) <= 120 for line in uci.table(records))
 
 
-def test_what_cannot_run_is_said_first(tmp_path):
+def test_what_cannot_run_is_refused_first(tmp_path):
     with pytest.raises(ValueError, match="give --folder"):
         run(None, tmp_path)
     with pytest.raises(ValueError, match="Did you mean 'deep ensemble'"):

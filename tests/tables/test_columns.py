@@ -1,4 +1,4 @@
-"""Columns as inputs: against their formulas, and in words where they refuse."""
+"""Columns as inputs: against their formulas, and what they refuse."""
 
 import math
 

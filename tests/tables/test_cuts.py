@@ -102,7 +102,7 @@ def test_as_a_column_says():
     assert [len(part) for part in rows] == [6, 2, 2] and "names no rows of val: 2 of its 8 rows" in said[0]
 
 
-def test_copies_stay_on_one_side_when_asked_and_are_told_when_not():
+def test_copies_stay_on_one_side_if_asked_and_are_warned_of_if_not():
     r = np.random.default_rng(2)
     x = np.repeat(r.normal(size=40), 5)  # each row five times, labels at random
     y = np.repeat(r.integers(2, size=40), 5)

@@ -15,7 +15,7 @@ def file_of(tmp_path, lines):
     return path
 
 
-def test_decimal_commas_are_read_and_told(tmp_path):
+def test_decimal_commas_are_read_and_noted(tmp_path):
     lines = ["size;price;city", *(f"{i % 9},{i % 10}5;1,{i + 100};Bern" for i in range(30))]
     table = read_table(file_of(tmp_path, lines))
     np.testing.assert_allclose(

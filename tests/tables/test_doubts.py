@@ -1,4 +1,4 @@
-"""What is told of a table before any score: leaks, outliers, targets that may be classes, rows without inputs."""
+"""Warnings about a table before any score: leaks, outliers, targets that may be classes, rows without inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parts_of(inputs, targets):
     return data.split(0.6, 0.2, 0.2, seed=0)
 
 
-def test_a_target_that_is_the_sum_of_two_columns_is_told():
+def test_a_target_that_is_the_sum_of_two_columns_is_warned_of():
     r = np.random.default_rng(0)
     x = r.normal(size=(200, 5))
     y = x[:, 1] + x[:, 3] + 0.005 * r.normal(size=200)  # R^2 .99999
@@ -63,7 +63,7 @@ def test_a_leak_among_very_many_columns_takes_little_memory():
     assert "'c7' alone tells the target" in line
 
 
-def test_a_column_that_separates_the_classes_is_told():
+def test_a_column_that_separates_the_classes_is_warned_of():
     r = np.random.default_rng(3)
     x = r.normal(size=(90, 3))
     y = np.arange(90) % 3
@@ -86,7 +86,7 @@ def test_a_column_that_separates_the_classes_is_told():
         (["a", "b", "c"], None),
     ],
 )
-def test_a_target_of_few_numbers_asks_what_they_are(target, message):
+def test_a_target_with_few_distinct_numbers_asks_what_they_are(target, message):
     sheet = table(x=np.arange(30) % 7, y=[target[i % len(target)] for i in range(30)])
     lines = [line for line in said_of(sheet) if "target 'y'" in line]
     assert len(lines) == (message is not None)
@@ -102,7 +102,7 @@ def test_a_constant_target_is_refused():
             said_of(table(x=np.arange(30) % 7, y=[value] * 30))
 
 
-def test_heavy_tails_are_told():
+def test_heavy_tails_are_warned_of():
     r = np.random.default_rng(4)
     y, x = r.normal(size=400), r.normal(size=400)
     assert said_of(table(x=x, y=y)) == []
@@ -115,7 +115,7 @@ def test_heavy_tails_are_told():
     assert any("Predict the logarithm, or take likelihood=" in line for line in lines)
 
 
-def test_a_row_without_inputs_is_told():
+def test_a_row_without_inputs_is_warned_of():
     cells = np.array([str(i % 7) for i in range(30)], object)
     cells[4] = None
     sheet = Table("t.csv", {"x": cells, "y": np.array([str(i / 3) for i in range(30)], object)})
@@ -129,7 +129,7 @@ def test_ten_thousand_categories_are_refused_with_what_to_do():
     assert "--drop code" in str(error.value) and len(str(error.value)) < 400
 
 
-def test_very_many_columns_that_are_left_out_are_told_in_few_lines():
+def test_very_many_columns_that_are_left_out_are_reported_in_few_lines():
     same = {f"c{i}": ["x"] * 10 for i in range(500)}
     lines = said_of(table(**same, a=np.arange(10) % 4, y=np.arange(10) / 3))
     assert len(lines) == 11 and "490 more columns are left out" in lines[-1]

@@ -1,4 +1,4 @@
-"""From a file to splits: statistics of the training rows alone, decisions, and what is refused."""
+"""From a file to splits: statistics of only the training rows, decisions, and what is refused."""
 
 import csv
 import logging
@@ -91,7 +91,7 @@ def test_statistics_are_those_of_the_training_rows(houses):
     assert splits.train.targets.mean().abs() < 1e-6 < splits.test.targets.mean().abs()
 
 
-def test_notes_go_to_the_log_unless_told_otherwise(houses, caplog):
+def test_notes_go_to_the_log_by_default(houses, caplog):
     with caplog.at_level(logging.WARNING, "basinet"):
         load_table(houses, "price", Rules(split="random"))
     assert ["'id'" in r.message or "'same'" in r.message for r in caplog.records] == [True, True]
@@ -169,7 +169,7 @@ def test_columns_are_kept_dropped_or_made_categories_as_asked():
         ([str(-i) for i in range(10)], ""),
     ],
 )
-def test_columns_that_tell_nothing_are_left_out_with_a_line(cells, reason):
+def test_columns_without_information_are_left_out_with_a_line(cells, reason):
     said = []
     sheet = table(a=cells, b=[str(i % 4) for i in range(10)], y=[str(i / 3) for i in range(10)])
     encoder, _ = fit_table(sheet, "y", Rules(split="random"), say=said.append)
@@ -195,7 +195,7 @@ def test_columns_that_tell_nothing_are_left_out_with_a_line(cells, reason):
         (["true", "false"] * 10, "real", None),
     ],
 )
-def test_the_target_decides_what_it_is_unless_told(cells, kind, expected):
+def test_the_target_decides_what_it_is_by_default(cells, kind, expected):
     sheet = table(a=[str(i % 7) for i in range(len(cells))], y=cells)
     encoder, parts = fit_table(sheet, "y", Rules(kind=kind))
     assert encoder.class_names == expected

@@ -1,4 +1,4 @@
-"""Targets, and predictions back in their units: the law of a linear change of variable."""
+"""Targets, and predictions back in their units: a linear change of variable."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The UCI sets: what a file must hold, and that training rows alone set the units."""
+"""The UCI sets: what a file must hold, and that only training rows set the units."""
 
 import numpy as np
 import pytest

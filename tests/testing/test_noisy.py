@@ -1,4 +1,4 @@
-"""The noisy quadratic is what it says: its gradient, and the law of its noise, within 4.5 standard errors."""
+"""The noisy quadratic is what it says: its gradient, and the distribution of its noise, within 4.5 standard errors."""
 
 import torch
 

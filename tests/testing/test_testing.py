@@ -51,7 +51,7 @@ def test_a_method_that_weighs_the_prior_by_the_batch_is_found():
 
 
 @pytest.mark.slow
-def test_a_method_whose_members_depend_on_their_company_is_found():
+def test_a_method_whose_members_depend_on_the_others_is_found():
     @dataclass(frozen=True, kw_only=True)
     class Coupled(MAP):
         def gradient(self, state, step):
@@ -191,7 +191,7 @@ def test_a_method_whose_predictions_are_not_numbers_is_found():
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 1e-3])
 def test_a_method_that_counts_the_examples_itself_is_found(share):
-    """N goes into its steps a second time: twice the data are not half the temperature."""
+    """N enters its steps twice: doubling the data no longer equals halving the temperature."""
 
     @dataclass(frozen=True, kw_only=True)
     class Counting(MAP):
@@ -203,8 +203,8 @@ def test_a_method_that_counts_the_examples_itself_is_found(share):
 
 
 @pytest.mark.slow
-def test_a_member_that_knows_its_company_is_found_at_a_millionth_of_its_largest_number():
-    """Distances are relative to the largest number of a tensor: where that is large, others may not hide behind it."""
+def test_a_member_that_depends_on_the_others_is_found_at_a_millionth_of_its_largest_number():
+    """Distances are relative to the largest number of a tensor, behind which smaller differences must not hide."""
 
     @dataclass(frozen=True, kw_only=True)
     class Large(MAP):
