@@ -373,9 +373,17 @@ def test_advice_reads_well():
     assert lines[2] == "  then: bn.temper(start, val)" and tempered.passes == 1
 
 
-@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"steps": -1}, {"passes": 0.5}, {"seconds": "long"}])
-def test_a_budget_is_positive(wrong):
-    with pytest.raises(ValueError, match="expected"):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seconds": 0}, "seconds above 0, or None, got 0"),
+        ({"steps": -1}, "steps above 0, or None, got -1"),
+        ({"passes": 0.5}, r"at least 1 pass .*, got 0\.5"),
+        ({"seconds": "long"}, "seconds above 0, or None, got 'long'"),
+    ],
+)
+def test_a_budget_is_positive(wrong, message):
+    with pytest.raises(ValueError, match=message):
         bn.Budget(**wrong)
 
 

@@ -104,7 +104,7 @@ def test_a_part_that_is_listed_again_and_again_is_refused(saved, tmp_path):
     ],
     ids=["NaN", "negative"],
 )
-def test_spreads_that_are_none_are_refused(saved, tmp_path, change, message):
+def test_impossible_spreads_are_refused(saved, tmp_path, change, message):
     [(folder, _)] = [(f, p) for f, p in saved if "Diagonal" in repr(p.parts[0].family) or _part(p) == "Diagonal"][:1]
     shutil.copytree(folder, tmp_path / "x")
     [file] = (tmp_path / "x").glob("part-*")

@@ -65,6 +65,6 @@ def test_steps_are_as_many_as_give_the_iterates(every, batch_size, steps, batch)
         ((3, None, SGD(lr=Cyclic(peak=0.1, cycles=4))), r"got 4 cycles and 3 iterates: give Cyclic.*cycles=3"),
     ],
 )
-def test_what_makes_no_plan_is_refused(given, message):
+def test_impossible_plans_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
         check_iterates(*given)

@@ -134,7 +134,7 @@ def test_one_class_is_enough_for_validation_data():
         (lambda: net().requires_grad_(False), ValueError, r"nothing can be inferred\. Check requires_grad"),
     ],
 )
-def test_what_is_no_network_is_refused(model, error, message):
+def test_what_is_not_a_network_is_refused(model, error, message):
     with pytest.raises(error, match=message):
         bn.Problem(model, CLASSES)
 

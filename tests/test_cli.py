@@ -420,7 +420,7 @@ def test_a_network_of_the_user(tmp_path):
         assert result.exit_code == 2 and message in result.output
 
 
-def test_what_is_wrong_with_a_file_is_one_line_and_status_2(tmp_path):
+def test_a_bad_file_gets_one_line_and_status_2(tmp_path):
     train, fitted = flowers(tmp_path / "flowers.csv"), str(tmp_path / "fitted")
     assert (
         invoke("fit", train, "--target", "kind", "--members", "1", "--set", "epochs=1", "--out", fitted).exit_code == 0

@@ -330,7 +330,7 @@ def test_damaged_records_and_arrays_are_made_again_from_the_pool(tmp_path, monke
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*cast.*")  # of the alterations themselves
-def test_an_altered_run_folder_is_put_right_or_refused_in_words(tmp_path):
+def test_an_altered_run_folder_is_repaired_or_refused_with_a_message(tmp_path):
     sys.path.insert(0, str(Path(__file__).parent / "report"))
     from altered import alter
 
@@ -376,7 +376,7 @@ def test_an_altered_run_folder_is_put_right_or_refused_in_words(tmp_path):
         ({"data": 3}, "expected data as a name, a file or bn.datasets.Splits"),
     ],
 )
-def test_arguments_of_wrong_types_are_refused_in_words(arguments, words):
+def test_arguments_of_wrong_types_are_refused_with_a_message(arguments, words):
     given = {"data": classes(), "methods": [ENTRIES[0]], "model": small} | arguments
     with pytest.raises(ValueError, match=words):
         bn.compare(given.pop("data"), **given)

@@ -98,7 +98,7 @@ def test_they_come_by_default_where_they_are_quick():
     assert not any(row.reference for row in choose(None, None, True, "real", ["constant"]).rows)
 
 
-def test_what_is_doubtful_is_warned_of_where_nobody_listens(tmp_path, caplog):
+def test_doubts_are_warnings_if_nobody_listens(tmp_path, caplog):
     file = tmp_path / "counts.csv"
     file.write_text("x,y\n" + "".join(f"{i * 7 % 11},{i % 14}\n" for i in range(140)))
     bn.compare(file, ["constant"], target="y")

@@ -30,14 +30,14 @@ def test_a_loss_that_falls_with_the_way_it_went_is_seen():
     assert trend["drop"] == pytest.approx(2 * (WAY[-1] - WAY[50]), rel=0.3)
 
 
-def test_a_step_that_shrinks_is_no_progress():
+def test_a_step_that_shrinks_is_not_progress():
     """Swings as large as the step: the loss falls with the rate, and more training would gain nothing."""
     rng = np.random.default_rng(1)
     falling = [of(lambda: 1 + 0.3 * RATE + 0.02 * rng.normal(size=100))["falling"] for _ in range(300)]
     assert sum(falling) <= 2  # once in 2,000 by chance, if that
 
 
-def test_noise_is_no_progress_and_what_rises_is_none():
+def test_neither_noise_nor_a_rising_loss_is_progress():
     rng = np.random.default_rng(2)
     assert sum(of(lambda: 1 + 0.1 * rng.normal(size=100))["falling"] for _ in range(300)) <= 2
     assert not of(lambda: 1 + WAY)["falling"]

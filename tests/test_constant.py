@@ -37,7 +37,7 @@ def test_the_constant_of_classes_is_their_frequencies():
     assert value == pytest.approx(float(-chances.log().mean()))
 
 
-def test_nothing_is_said_where_it_is_not_known():
+def test_nothing_is_reported_where_it_is_not_known():
     counts = bn.Data(X[:60], torch.ones(60, 1))
     assert nll_of_constant(bn.likelihoods.Poisson(), counts, counts) is None
     assert nll_of_constant(bn.likelihoods.Gaussian(), TRAIN, None) is None

@@ -103,7 +103,7 @@ def test_the_fall_is_that_of_the_second_half(curves, low, high):
     assert low <= fall_of(curves, constant, planned) <= high
 
 
-def test_a_loss_that_falls_with_the_step_size_alone_had_ended():
+def test_a_loss_that_falls_only_with_the_step_size_had_ended():
     cosine = bn.MAP()  # whose step size goes to zero
     rates = cosine.optimizer.learning_rate(torch.arange(400), 400)
     falling = [5 + 100 * float(rates[s - 1]) for s in STEPS]

@@ -109,7 +109,7 @@ def test_members_are_as_many_as_asked_for(members, count):
     assert [len(row) for row in posterior.info["curves"]["loss"]] == [len(posterior.info["curves"]["step"][0])] * count
 
 
-def test_a_member_depends_on_the_seed_and_its_number_alone(six):
+def test_a_member_depends_only_on_the_seed_and_its_number(six):
     assert apart(fit(members=2, seed=4), six[:2]) == 0
     assert apart(fit(seed=4), six[0]) == 0
     assert apart(fit(seed=5), six[0]) > 1e-3
@@ -638,7 +638,7 @@ def test_bytes_are_those_of_the_members(six):
     assert six.nbytes() == 6 * one and six.to("cpu").nbytes() == 6 * one
 
 
-def test_a_posterior_prints_itself_in_a_line():
+def test_a_posterior_prints_itself_in_one_line():
     rates = MAP(epochs=1, batch_size=5, optimizer=bn.optim.SGD(lr=[0.1, 0.2]))
     for posterior, says in (
         (fit(members=3), r"members=3: 3 of MAP\(epochs=2, batch_size=5\), Delta"),
@@ -678,7 +678,7 @@ def test_inputs_that_the_network_does_not_take_are_refused(method, inputs, messa
         posterior.predict(inputs)
 
 
-def test_one_input_without_its_axis_is_no_batch():
+def test_one_input_without_its_axis_is_not_a_batch():
     plain = bn.Problem(lambda: nn.Linear(4, 3).double(), bn.likelihoods.Categorical())
     posterior = fit(SHORT, plain)
     with pytest.raises(ValueError, match=r"expected one output row for each input, got outputs \(3,\) for 4 inputs"):

@@ -89,7 +89,7 @@ def test_the_first_batch_must_fit_the_network():
         bn.online(bn.Kalman(), EXACT.problem).update((X[:, :2], Y))
 
 
-def test_what_is_no_filter_is_refused():
+def test_what_is_not_a_filter_is_refused():
     with pytest.raises(TypeError, match="expected a filter"):
         bn.online(bn.MAP(), EXACT.problem)
     fitted = bn.fit(bn.MAP(epochs=1), EXACT.problem, EXACT.data, engine=QUIET)

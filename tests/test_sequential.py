@@ -174,7 +174,7 @@ def test_wine_is_learned_in_three_batches(structure):
     assert scores["accuracy"] > 0.8 and len(set(sizes)) == 1 and posterior.info["online"]["rows"] == 120
 
 
-def test_what_where_leaves_out_stays(tmp_path):
+def test_parameters_that_where_leaves_out_stay(tmp_path):
     x, y = wine()
     problem = bn.Problem(net, bn.likelihoods.Categorical())
     start = bn.fit(SHORT, problem, bn.Data(x[:60], y[:60]), engine=QUIET)

@@ -72,7 +72,7 @@ def test_a_share_has_as_many_members_side_by_side_as_it_has():
 
 
 @pytest.mark.parametrize("only", ["3/3", "-1/3", "1", "a/b", "", "1/0", [7], [-1], [], [1.0], [True], 3])
-def test_what_is_no_share_is_refused(only):
+def test_what_is_not_a_share_is_refused(only):
     with pytest.raises(ValueError, match=r"expected (a share as I/N|only= as numbers of members from 0 to 6)"):
         fit(only=only)
 

@@ -336,7 +336,7 @@ def test_bad_options_are_refused():
         bn.conformal(SURE, classes(50), "raps", penalty=(1, -0.1))
     with pytest.raises(ValueError, match=r"expected penalty=\(free ranks"):
         bn.conformal(SURE, classes(50), "raps", penalty=(0.1,))
-    with pytest.raises(ValueError, match="class"):
+    with pytest.raises(ValueError, match=r"Categorical expects targets in 0 \.\.\. 5"):
         bn.conformal(SURE, bn.Data(classes(50).inputs, classes(50).targets + 1))
     with pytest.raises(ValueError, match="penalty= and empty= are for sets of classes, and kind is 'scaled'"):
         bn.conformal(NUMBERS, numbers(50), empty=True)

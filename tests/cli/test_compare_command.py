@@ -164,7 +164,7 @@ def test_the_folder_of_an_older_version_is_left_alone(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_terminal_without_the_signs_of_the_table_gets_it_too(tmp_path):
+def test_a_terminal_without_the_characters_of_the_table_gets_it_too(tmp_path):
     import os
     import subprocess
 

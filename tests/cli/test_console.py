@@ -38,7 +38,7 @@ def test_colours_of_our_own_still_work():
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 120])
-def test_no_number_of_a_table_is_cut(width):
+def test_numbers_in_tables_are_never_cut(width):
     heads = ["method", "members", "NLL ± se", "difference (95 %)", *(f"score {k}" for k in range(8))]
     names = ["tempered deep ensemble", "mixture of Laplaces"]
     numbers = [[f"2.94{k} ± .012", f"+.04{k} (-.067, .141)", *(f"{k}{j},1234" for j in range(8))] for k in (1, 2)]
@@ -52,7 +52,7 @@ def test_no_number_of_a_table_is_cut(width):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_signs_that_an_encoding_lacks_are_written_in_others(encoding):
+def test_characters_that_an_encoding_lacks_are_replaced(encoding):
     table = Table("± se", "日本")
     table.add_row(".528 ± .01", "…")
     text = printed(table, "R² ≥ 1", encoding=encoding)
@@ -69,7 +69,7 @@ def test_a_comparison_is_printed_to_ascii(tmp_path):
     assert "deep ensemble" in done.stdout.decode("ascii")
 
 
-def test_a_worker_that_was_killed_is_one_line(capsys):
+def test_a_killed_worker_is_reported_in_one_line(capsys):
     with pytest.raises(SystemExit) as end, clear_errors("members that were done are kept"):
         raise WorkerError("the process that trained member 3 was ended by SIGKILL")
     message = capsys.readouterr().err
@@ -98,7 +98,7 @@ main()
 
 
 @pytest.mark.parametrize("module", ["typer", "torch", "basinet.methods"])
-def test_ctrl_c_while_packages_are_imported_is_one_line(module):
+def test_ctrl_c_while_packages_are_imported_prints_one_line(module):
     words = [sys.executable, "-c", INTERRUPTED.replace("MODULE", repr(module)), "methods"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr

@@ -126,7 +126,7 @@ def changed(r, value):
     return r.choice((None, 0, -1, 1e400, -1e-320, 10**400, "", "x", [], {}, True, [[[]]], {"a": 1}, "column/Number"))
 
 
-def test_a_table_file_with_anything_changed_is_a_result_or_a_line(tmp_path):
+def test_a_table_file_with_anything_changed_gives_a_result_or_one_line(tmp_path):
     r = random.Random(0)
     lines = [f"{r.gauss(0, 1)!r},{r.choice('abc')},2024-01-{i % 28 + 1:02},{r.gauss(0, 1)!r}" for i in range(40)]
     file, fitted = tmp_path / "t.csv", tmp_path / "fitted"

@@ -148,7 +148,7 @@ def test_formulas_among_classes_are_neutralised(tmp_path):
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
 @pytest.mark.parametrize("where", ["input", "target"])
-def test_very_large_and_small_columns_are_results_or_a_line(tmp_path, scale, where):
+def test_very_large_and_small_columns_give_results_or_one_line(tmp_path, scale, where):
     r = random.Random(1)
     own, other = (scale, 1.0) if where == "input" else (1.0, scale)
     train = tmp_path / "t.csv"
@@ -176,7 +176,7 @@ def test_very_large_and_small_columns_are_results_or_a_line(tmp_path, scale, whe
         lambda t: t.update(hidden="wide"),
     ],
 )
-def test_a_table_file_that_was_edited_is_a_result_or_a_line(sales, tmp_path, change):
+def test_an_edited_table_file_gives_a_result_or_one_line(sales, tmp_path, change):
     fitted = tmp_path / "fitted"
     words = ("fit", sales, "--target", "total", "--drop", "part", "--split", "random")
     assert invoke(*words, *QUICK, "--out", fitted).exit_code == 0

@@ -52,7 +52,7 @@ def test_shares_are_gathered_by_the_same_command_without_training(table, tmp_pat
     ("options", "words"),
     [(["--shard", "2/2"], "0 to N - 1"), (["--shard", "half"], "I/N"), (["--on", "spark"], "ray")],
 )
-def test_bad_words_are_one_line(table, tmp_path, options, words):
+def test_bad_arguments_get_one_line(table, tmp_path, options, words):
     result = CliRunner().invoke(app, ["fit", str(table), "--out", str(tmp_path / "out"), *QUICK, *options])
     assert result.exit_code == 2 or result.exit_code == 1
     assert words in " ".join(result.output.split()) and "Traceback" not in result.output

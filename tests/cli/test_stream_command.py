@@ -145,7 +145,7 @@ def test_classes_are_streamed(tmp_path):
         (lambda f: None, ("--set", "batch_size=3"), "stream of another problem"),
     ],
 )
-def test_what_does_not_go_with_a_stream_that_began_is_refused(change, options, says, tmp_path):
+def test_options_that_do_not_fit_a_started_stream_are_refused(change, options, says, tmp_path):
     file = written(tmp_path / "data.csv", rows=60)
     assert run(file, tmp_path / "out", *FAST).exit_code == 0
     before = state(tmp_path / "out")

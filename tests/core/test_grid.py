@@ -30,5 +30,5 @@ def test_factors_without_a_value_are_left_out():
     assert min(tried_on(lambda ms: {m: m for m in ms if m >= 0.1}, GRID)) == 0.1
 
 
-def test_of_those_as_good_as_the_best_the_largest_is_chosen():
+def test_the_largest_of_those_as_good_as_the_best_is_chosen():
     assert chosen_of({0.1: 2.0, 1.0: 1.0, 10.0: 1.0 + 1e-6, 100.0: 1.1}) == 10.0

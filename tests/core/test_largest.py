@@ -31,7 +31,7 @@ def test_where_all_or_none_is_accepted_the_edge_is_named():
     assert none.edge == "low" and math.isclose(none.best, 1e-4) and none.values[none.best] < 0.0
 
 
-def test_a_function_that_rises_before_it_falls_counts_behind_its_top():
+def test_a_function_that_rises_before_it_falls_counts_beyond_its_top():
     search = largest(lambda x: x * (1 - x), 1e-3, 10.0, 12, 0.0)
     assert math.isclose(search.best, 1.0, rel_tol=1e-3)
 

@@ -101,14 +101,14 @@ def test_what_cannot_be_vectorised_is_called_for_one_member_after_another_and_no
     assert (calls.vectorised, calls.alone) == (1, 6)
 
 
-def test_what_members_share_is_given_to_each_alone():
+def test_what_members_share_is_given_to_each_of_them():
     shared = {"w": torch.tensor([2.0, 3.0])}
     outputs = lift_or_loop(lambda x, s: (branching(x).loss, s["w"] * x), (0, None))(torch.ones(3, 2), shared)
     assert outputs[0].tolist() == [2.0] * 3 and outputs[1].tolist() == [[2.0, 3.0]] * 3
 
 
 @pytest.mark.parametrize("error", [TypeError("two arguments, got three"), ValueError("no"), KeyError("weight")])
-def test_a_mistake_of_the_functions_own_is_raised(error):
+def test_an_error_of_the_function_itself_is_raised(error):
     def wrong(x: Tensor) -> Tensor:
         raise error
 
@@ -149,7 +149,7 @@ def test_randomness_that_nobody_keyed_is_an_error_there_too():
         lift_or_loop(lambda x: x + torch.randn(2))(torch.zeros(3, 2))
 
 
-def test_what_torch_warns_of_while_it_stacks_and_compiles_is_no_warning_of_ours():
+def test_warnings_of_torch_while_it_stacks_and_compiles_are_not_shown():
     """An operator without a batching rule, and the modules of the compiler, which torch imports at first use."""
     program = """
 import torch

@@ -245,7 +245,7 @@ def test_members_lifted_without_noise_equal_members_one_by_one():
 
 
 @pytest.mark.parametrize("name", LIFTED)
-def test_dropout_depends_on_the_key_alone(name):
+def test_dropout_depends_only_on_the_key(name):
     model, inputs = Model(factory(name)), CASES[name][1]()
     point = model.init(KEY)
 
@@ -564,14 +564,14 @@ def test_what_is_neither_module_nor_factory_is_refused():
         Model(mlp).read({})
 
 
-def test_a_module_that_nothing_can_be_inferred_of_is_refused():
+def test_a_module_without_anything_to_infer_is_refused():
     with pytest.raises(ValueError, match=r"parameters that take gradients, got none.*requires_grad"):
         Model(nn.ReLU())
     with pytest.raises(ValueError, match="got none"):
         Model(mlp().requires_grad_(False))
 
 
-def test_outputs_that_are_no_tensor_are_refused():
+def test_outputs_that_are_not_a_tensor_are_refused():
     class Pair(nn.Linear):
         def forward(self, x):
             return super().forward(x), x
@@ -626,7 +626,7 @@ def test_the_specification_names_shapes_and_no_addresses():
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, lambda m: nn.DataParallel(torch.compile(m))])
-def test_what_wraps_a_module_is_taken_off(wrap):
+def test_wrappers_of_a_module_are_taken_off(wrap):
     module = mlp()
     bare, wrapped = Model(mlp), Model(lambda: wrap(mlp()))
     assert wrapped.params == bare.params
@@ -650,7 +650,7 @@ class Complex(nn.Module):
         return self.head((self.spectrum * x).abs())
 
 
-def test_complex_parameters_are_refused_but_where_they_stay():
+def test_complex_parameters_are_refused_unless_they_are_frozen():
     with pytest.raises(
         ValueError, match=r"expected real parameters, .* got spectrum of torch\.complex128: hold real and"
     ):

@@ -225,7 +225,7 @@ def test_names_and_numbers_are_different_spaces():
         assert not torch.equal(root.split(same).key, root.split("one").key)
 
 
-def test_a_key_alone_gives_what_it_gives_in_a_stack():
+def test_a_single_key_gives_what_it_gives_in_a_stack():
     keys, like = Noise.seed(17).spread(4).key, torch.empty(5, dtype=torch.float64)
     stacked = lift(lambda key: Noise(key).normal(like))(keys)
     for k in range(4):
@@ -292,7 +292,7 @@ def test_numbers_far_on_are_new():
 
 
 @pytest.mark.parametrize("name", ["start", "", 0, 7, 2**32 + 5, -1, 2**62])
-def test_a_key_alone_is_split_as_in_a_stack(name):
+def test_a_single_key_is_split_as_in_a_stack(name):
     """One key is split in Python's numbers, several in tensors."""
     keys = Noise.seed(3).spread(5)
     together = keys.split(name).key

@@ -19,13 +19,13 @@ def test_words_in_numpy_are_those_of_tensors(begin, end):
     assert torch.equal(torch.from_numpy(blocks(begin, end, key)).long(), expected)
 
 
-def test_nothing_is_asked_and_nothing_is_given():
+def test_asked_for_no_numbers_it_gives_none():
     assert blocks(5, 5, (1, 2)).shape == (0, 4)
     assert Noise.seed(0).normal(torch.empty(0)).shape == (0,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_numbers_of_a_key_alone_and_in_a_stack_are_the_same_bits(dtype):
+def test_numbers_of_a_single_key_and_of_a_stack_are_the_same_bits(dtype):
     like = torch.empty(4001, dtype=dtype)
     keys = Noise.seed(3).spread(2).key
     for draw in (Noise.normal, Noise.uniform):

@@ -72,6 +72,8 @@ def test_what_is_transformed_otherwise_is_left_to_torch(monkeypatch: pytest.Monk
     vmap(lambda x, w, b: grad(lambda w: layer(x, w, b).sum())(w))(x, weight, bias)
     vmap(layer)(x[:, 0], weight, bias)  # no batch
     layer(x[0], weight[0], bias[0])
+    with pytest.raises(AssertionError, match="torch's own rules"):
+        vmap(layer)(x, weight, bias)  # what is ours to take would be noticed
 
 
 def test_in_half_precision_gradients_are_as_precise_as_the_weights() -> None:

@@ -31,7 +31,7 @@ def test_values_may_be_recipes_and_tuples():
     assert expand(Adam(betas=[(0.5, 0.9), (0.8, 0.9)])) == [Adam(betas=(0.5, 0.9)), Adam(betas=(0.8, 0.9))]
 
 
-def test_what_a_class_makes_of_its_fields_it_makes_of_each():
+def test_fields_that_a_class_converts_are_converted_for_each_value():
     recipes = expand(Snapshot(cycles=2, optimizer=SGD(lr=[0.1, 0.2])))
     assert [m.optimizer.lr for m in recipes] == [Cyclic(peak=0.1, cycles=2), Cyclic(peak=0.2, cycles=2)]
 
@@ -81,7 +81,7 @@ def test_flat_names_every_value_by_path():
     assert values[("epochs",)] == 2 and values[("optimizer",)] is Adam and values[("optimizer", "lr", "value")] == 0.3
 
 
-def test_recipes_that_differ_in_floats_alone_are_a_cohort():
+def test_recipes_that_differ_only_in_floats_are_a_cohort():
     recipes = [
         MAP(optimizer=Adam(lr=0.1)),
         MAP(optimizer=Adam(lr=0.2, weight_decay=0.5)),

@@ -44,7 +44,7 @@ def test_where_picks_by_member_whatever_the_shape_of_a_leaf():
     assert picked.params["b"].tolist() == [1, 0, 1] and picked.buffers["n"].tolist() == [1, 0, 1]
 
 
-def test_move_changes_the_dtype_of_real_numbers_alone():
+def test_move_changes_the_dtype_of_only_real_numbers():
     moved = move({"x": torch.zeros(2), "n": torch.tensor(3), "f": torch.tensor(True), "s": "text"}, dtype=torch.float64)
     assert moved["x"].dtype == torch.float64 and moved["n"].dtype == torch.int64 and moved["f"].dtype == torch.bool
     assert moved["s"] == "text"

@@ -41,6 +41,6 @@ def test_of_many_names_only_the_nearest_are_listed():
 
 
 @pytest.mark.parametrize("where", [(), 3, lambda name: True, ("head.*", 3)])
-def test_what_is_no_pattern_is_refused(where):
+def test_what_is_not_a_pattern_is_refused(where):
     with pytest.raises(ValueError, match=r"expected where as a pattern of names .* There are conv1\.weight"):
         select(PARAMS, where)

@@ -400,7 +400,7 @@ def test_the_command_shows_all_structures_of_a_method_and_which_are_refused(tmp_
 
 
 @pytest.mark.slow
-def test_the_command_lists_all_methods_and_refuses_bad_words():
+def test_the_command_lists_all_methods_and_refuses_bad_arguments():
     result = invoke("wine", "--members", "2")
     assert result.exit_code == 0, result.output
     assert all(name in result.output for name in ("MAP", "SWAG", "Laplace", "PEP", "Snapshot"))
@@ -409,7 +409,7 @@ def test_the_command_lists_all_methods_and_refuses_bad_words():
     assert invoke("wine", "--method", "nothing").exit_code == 2
 
 
-def test_a_cost_prints_itself_for_people():
+def test_a_cost_prints_itself_readably():
     problem = bn.Problem(lambda: nn.Linear(4, 3), bn.likelihoods.Categorical())
     data = bn.Data(bn.Noise.seed(3).normal(torch.empty(20, 4)), torch.arange(20) % 3)
     lines = str(bn.cost(bn.Laplace(structure="full"), problem, data, 2, timed=False)).split("\n")

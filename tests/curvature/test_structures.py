@@ -258,7 +258,7 @@ def test_kronecker_factors_are_the_sums_that_they_are_said_to_be():
         torch.testing.assert_close(factors.left[weight], expected, rtol=0, atol=1e-12)
 
 
-def test_what_is_no_matrix_has_its_diagonal_beside_kronecker_factors():
+def test_what_is_not_a_matrix_has_its_diagonal_beside_kronecker_factors():
     p = passes("cnn")
     factors, exact = structures.kronecker(p), structures.diagonal(p).values
     assert set(factors.left) == {"first.weight", "first.bias", "head.weight", "head.bias"}
@@ -344,7 +344,7 @@ def test_the_exact_hessian_of_a_last_layer(case):
     assert same == (case in ("categorical", "gaussian"))
 
 
-def test_the_exact_hessian_is_for_the_last_layer_alone():
+def test_the_exact_hessian_is_only_for_the_last_layer():
     with pytest.raises(ValueError, match=r"linear last layer.*0\.weight.*where='last'"):
         structures.full(passes("categorical", kind="hessian"))
 

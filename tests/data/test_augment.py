@@ -51,7 +51,7 @@ def test_the_same_noise_gives_the_same_images_alone_and_in_a_stack():
     assert not torch.equal(stacked[0], stacked[1])
 
 
-def test_what_is_no_image_and_negative_padding_are_refused():
+def test_what_is_not_an_image_and_negative_padding_are_refused():
     with pytest.raises(ValueError, match=r"CropFlip expects images \(B, C, H, W\), got \(3, 4\)"):
         CropFlip()(torch.zeros(3, 4), bn.Noise.seed(0))
     with pytest.raises(ValueError, match="expected padding of at least 0 pixels, got -1"):

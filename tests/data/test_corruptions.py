@@ -317,7 +317,7 @@ def test_lengths_grow_with_the_image():
         assert float((alike - corrupt(small, name, 5)).abs().mean()) < 0.3 * float((alike - small).abs().mean())
 
 
-def test_normal_numbers_depend_on_the_key_alone():
+def test_normal_numbers_depend_only_on_the_key():
     assert torch.equal(normal(KEYS, (3, 5))[4], bn.Noise.seed(7).split(4).normal(torch.empty(3, 5)))
 
 

@@ -514,7 +514,7 @@ def test_folds_refuse_what_cannot_be(arguments, message):
         numbered(12).folds(3)[0].folds(3)
 
 
-def test_members_leave_out_rows_of_their_own_whoever_else_there_is():
+def test_a_member_leaves_out_the_same_rows_whatever_the_other_members():
     data = Data(torch.arange(40.0).view(20, 2), torch.arange(20.0).unsqueeze(1))
     train, val = data.held_out(3, 0.25, seed=5)
     for k in range(3):

@@ -120,7 +120,7 @@ def test_differenced_npz_in_several_files(tmp_path):
     assert whole["train"].targets.tolist() == y.tolist()
 
 
-def test_a_folder_with_test_images_alone_is_cut_and_says_so(tmp_path):
+def test_a_folder_with_only_test_images_is_cut_and_says_so(tmp_path):
     x, y = small_set((3, 32, 32), 10)["test"]
     np.savez(tmp_path / "svhn_test10k.npz", d=differenced(x), y=y)
     splits = datasets.load("svhn", folder=tmp_path)

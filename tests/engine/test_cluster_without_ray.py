@@ -32,7 +32,7 @@ PROBLEM = bn.Problem(lambda: nn.Linear(2, 2), bn.likelihoods.Categorical())
 
 
 @pytest.mark.parametrize("executor", ["dask", "ray:", "rays", "", 3])
-def test_an_executor_that_is_none_is_refused(executor):
+def test_an_unknown_executor_is_refused(executor):
     with pytest.raises(ValueError, match="expected executor as 'ray', 'ray:ADDRESS' or None"):
         bn.Engine(executor=executor)
 

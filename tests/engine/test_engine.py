@@ -196,7 +196,7 @@ def test_stacked_equals_loop_after_every_step_with_dropout_and_batch_norm(count,
 
 
 @BOTH
-def test_a_member_alone_is_the_member_in_a_stack(strategy):
+def test_a_single_member_is_the_member_in_a_stack(strategy):
     method = FewSteps(count=6)
     many = train(method, strategy, members=(0, 1, 2, 3))
     [alone] = train(method, strategy, members=(2,))
@@ -593,7 +593,7 @@ def test_what_finish_adds_is_in_info_and_reported(caplog):
         ({"checkpoint": -1}, "expected checkpoint as seconds"),
     ],
 )
-def test_an_engine_that_cannot_be_is_refused_where_it_is_made(options, message):
+def test_impossible_engines_are_refused_when_they_are_made(options, message):
     with pytest.raises(ValueError, match=message):
         Engine(**options)
 

@@ -181,7 +181,7 @@ class Bold(Poisoned):
 
 
 @BOTH
-def test_a_method_may_say_that_a_step_that_is_not_finite_is_no_restart(strategy, caplog):
+def test_a_method_may_say_that_a_step_that_is_not_finite_needs_no_restart(strategy, caplog):
     ill = {"epochs": 4, "batch_size": 5, "at": 6}
     with caplog.at_level(logging.INFO, "basinet"):
         posterior = fit(Bold(**ill, keys=(first_key(1),)), strategy, 3)

@@ -233,12 +233,12 @@ def test_costs_foresee_the_points_of_a_step():
         (bn.Anchored(), "terms .* Use target_noise=False"),
     ],
 )
-def test_methods_that_know_the_data_alone_refuse_terms_before_training(recipe, words):
+def test_methods_that_know_only_the_data_refuse_terms_before_training(recipe, words):
     with pytest.raises(ValueError, match=words):
         bn.fit(recipe, problem(TERMS, Net), DATA, engine=ENGINE, observe=Stop(1, Killed))
 
 
-def test_anchors_alone_go_with_terms():
+def test_anchors_without_target_noise_go_with_terms():
     members = 200
     recipe = bn.Anchored(epochs=60, batch_size=None, target_noise=False, optimizer=SGD(lr=0.3, momentum=0.5))
     given = bn.Problem(

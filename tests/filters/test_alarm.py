@@ -66,7 +66,15 @@ def test_an_infinite_score_counts_as_the_largest_and_equal_scores_as_usual():
         Alarm().after(math.inf)
 
 
-@pytest.mark.parametrize("wrong", [{"warmup": 1}, {"threshold": 0.0}, {"allowance": -1.0}, {"largest": 0.1}])
-def test_what_means_nothing_is_refused(wrong):
-    with pytest.raises(ValueError, match="expected"):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"warmup": 1}, "a warmup of at least 2 scores, got 1"),
+        ({"threshold": 0.0}, r"a threshold above 0 .*got 0\.5, 0\.0 and 4\.0"),
+        ({"allowance": -1.0}, r"an allowance of at least 0, .*got -1\.0, 20\.0 and 4\.0"),
+        ({"largest": 0.1}, r"largest above the allowance, got 0\.5, 20\.0 and 0\.1"),
+    ],
+)
+def test_what_means_nothing_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         Alarm(**wrong)

@@ -170,7 +170,7 @@ def test_one_batch_is_a_gauss_newton_step_and_iterations_lead_to_the_mode():
     torch.testing.assert_close(moments(posterior)[1], torch.linalg.inv(hessian))
 
 
-def test_the_last_layer_alone_is_linear_and_the_others_stay():
+def test_the_last_layer_is_a_linear_model_and_the_others_stay():
     torch.manual_seed(0)
     module = net()
     problem = bn.Problem(module, bn.likelihoods.Gaussian(noise=0.5), bn.priors.Normal(scale=1.5))
@@ -271,7 +271,7 @@ def test_inflation_adds_to_the_covariance_of_every_family():
     torch.testing.assert_close(Inflate(0.5).after(flat, 2, flat).scale["w"], torch.tensor([2.0, 5.0]).sqrt())
 
 
-def test_a_drift_of_nothing_is_none():
+def test_a_drift_of_zero_changes_nothing():
     for drift in (Forget(1.0), Inflate(0.0)):
         for recipe in (bn.Kalman(drift=drift), bn.LOFI(rank=3, centre="prior", drift=drift)):
             close(streamed(recipe, EXACT.problem, X, Y, 7), EXACT.mean, EXACT.covariance)

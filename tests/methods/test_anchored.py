@@ -82,7 +82,7 @@ def test_batches_see_the_same_noisy_target_in_every_epoch():
     assert (parts - whole).abs().max() < 0.03 < (whole - exact.mean).abs().max() / 5
 
 
-def test_with_noise_the_spread_is_not_that_of_anchors_alone():
+def test_with_noise_the_spread_is_not_only_that_of_anchors():
     exact = conjugate()
     narrow = exact.covariance @ exact.covariance / SCALE**2
     draws = weights_of(bn.fit(settled(True, 150), exact.problem, exact.data, members=100, engine=ENGINE))
@@ -187,7 +187,7 @@ def test_target_noise_is_for_gaussian_likelihoods(likelihood):
     assert torch.equal(weights_of(off), weights_of(default))
 
 
-def test_none_is_noise_where_the_likelihood_is_gaussian():
+def test_by_default_targets_get_noise_if_the_likelihood_is_gaussian():
     exact = conjugate()
     on, default = (bn.fit(settled(t, 20), exact.problem, exact.data, engine=ENGINE) for t in (True, None))
     assert torch.equal(weights_of(on), weights_of(default))

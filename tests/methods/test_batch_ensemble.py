@@ -78,7 +78,7 @@ def test_points_differ_and_their_noise_is_that_of_validation():
 @pytest.mark.parametrize(
     ("fields", "said"), [({"count": 0}, "count of at least 1 point"), ({"sd": -1.0}, "finite sd of at least 0")]
 )
-def test_what_makes_no_sense_is_refused(fields, said):
+def test_impossible_recipes_are_refused(fields, said):
     with pytest.raises(ValueError, match=said):
         bn.BatchEnsemble(**fields)
 

@@ -71,7 +71,7 @@ def test_the_warm_up_finds_the_acceptance_that_is_aimed_for(name, aimed, slack):
 
 
 @ALL
-def test_a_chain_that_runs_off_is_put_where_another_is(name, caplog):
+def test_a_chain_that_runs_off_is_moved_to_another_chain(name, caplog):
     exact, chains = EXACT, 8
     places = [exact.mean + 0.1 * k for k in range(chains)]
     places[3] = exact.mean + 1e6  # U is about 10^14 there

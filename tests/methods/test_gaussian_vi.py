@@ -55,7 +55,7 @@ def test_columns_that_have_no_cholesky_factor_make_the_loss_nan_and_are_named():
     assert recipe.fault(state, problem) == ""
 
 
-def test_some_parameters_alone_and_the_rest_as_points():
+def test_some_parameters_are_normal_and_the_rest_points():
     problem = bn.Problem(
         lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double(),
         bn.likelihoods.Gaussian(noise=0.5, learned=True),

@@ -131,7 +131,7 @@ def test_parts_of_weighted_examples_and_of_streams_count_as_they_do_together():
         torch.testing.assert_close(ravel(whole.mean()), ravel(parts.mean()), rtol=1e-10, atol=1e-12)
 
 
-def test_many_members_at_once_are_those_that_run_alone():
+def test_many_members_at_once_are_those_of_single_runs():
     exact = conjugate()
     recipe = IVON(epochs=5, batch_size=10, accumulate=2)
     stacked = bn.fit(recipe, exact.problem, exact.data, members=5, engine=replace(ENGINE, strategy="stacked"))

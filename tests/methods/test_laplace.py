@@ -49,7 +49,7 @@ def test_laplace_conforms_and_is_exact_for_the_conjugate_problem():
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_members_of_a_mixture_are_those_alone_and_survive_saving(structure, tmp_path):
+def test_members_of_a_mixture_are_the_single_members_and_survive_saving(structure, tmp_path):
     recipe = Laplace(structure=structure, where=None, rank=3, prior_precision="prior")
     mixture = bn.fit(recipe, PROBLEM, classes(), start=MAPS, engine=ENGINE)
     assert len(mixture) == 3 and mixture.members == MAPS.members

@@ -137,7 +137,7 @@ SHORT: dict[str, Any] = {"epochs": 20, "batch_size": 20, "prior_precision": "lay
 
 
 @pytest.mark.parametrize("structure", ["kronecker", "diagonal"])
-def test_members_have_their_own_and_are_the_same_alone(structure):
+def test_members_have_their_own_and_are_the_same_when_fitted_alone(structure):
     problem, recipe = bn.Problem(net, bn.likelihoods.Categorical()), MAP(structure=structure, **SHORT)
     three = bn.fit(recipe, problem, classes(), members=3, engine=ENGINE)
     precisions = three.info["curves"]["prior_precision"]

@@ -49,7 +49,7 @@ def test_learned_rates_are_the_same_alone_and_in_a_stack():
 
 
 @pytest.mark.parametrize(("insert", "places"), [("before", "0, 2, 4"), ("after", "2, 4"), (None, "0, 2, 4")])
-def test_dropout_is_put_where_the_recipe_says(insert, places):
+def test_dropout_is_inserted_where_the_recipe_says(insert, places):
     posterior = bn.fit(MCDropout(epochs=1, insert=insert, rate=0.25), problem(), data(), engine=ENGINE)
     lines = posterior.info["notes"][0]
     assert lines[0] == f"dropout of rate 0.25, before {places}"
@@ -60,7 +60,7 @@ def test_dropout_is_put_where_the_recipe_says(insert, places):
 
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("kind", ["centred", "family", "heavy tails"])
-def test_the_share_kept_counts_under_priors_that_are_no_weight_decay(kind, learned):
+def test_the_share_kept_counts_under_priors_that_are_not_weight_decay(kind, learned):
     model = problem().network
     zeros = {n: torch.zeros(shape).double() for n, shape in model.params.items()}
     other = {
@@ -145,7 +145,7 @@ def test_learned_rates_are_the_same_compiled(monkeypatch):
 
 
 @pytest.mark.parametrize("learned", [False, True])
-def test_masks_that_are_held_make_a_draw_one_function(learned):
+def test_masks_that_are_held_make_each_draw_one_function(learned):
     inputs = data().inputs[:1].repeat(7, 1)
     for held in (False, True):
         recipe = MCDropout(epochs=1, insert="before", rate=0.4, learned=learned, held=held)
@@ -187,7 +187,7 @@ def test_a_list_of_rates_trains_a_member_with_each():
     torch.testing.assert_close(swept[1].predict(data().inputs).outputs, alone[1].predict(data().inputs).outputs)
 
 
-def test_a_draw_is_no_set_of_params():
+def test_a_draw_is_not_a_set_of_params():
     posterior = bn.fit(MCDropout(epochs=1), problem(), data(), engine=ENGINE)
     with pytest.raises(ValueError, match="a draw of MCDropout is a mask"):
         posterior.sample(2)
@@ -206,7 +206,7 @@ def test_a_draw_is_no_set_of_params():
         ({"learned": True}, WithNorm, "learned=True is for dropout that is put into the network"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, net, message):
+def test_impossible_recipes_are_refused(options, net, message):
     with pytest.raises(ValueError, match=message):
         bn.fit(MCDropout(**options), problem(net), data(width=3 if "PReLU" in str(net()) else 4), engine=ENGINE)
 

@@ -96,7 +96,7 @@ def test_a_length_that_is_given_stays():
     assert posterior.info["curves"]["length"] == [[7.0], [7.0]]
 
 
-def test_a_chain_that_runs_off_is_put_where_another_is(caplog):
+def test_a_chain_that_runs_off_is_moved_to_another_chain(caplog):
     places = [EXACT.mean + 0.1 * k for k in range(6)]
     places[2] = EXACT.mean + 1e9
     recipe = bn.MCLMC(steps=400, warmup=200, draws=10)

@@ -183,7 +183,7 @@ def test_multi_swag_on_digits_saves_and_beats_the_mean_of_its_members(tmp_path):
     assert torch.equal(again.outputs, predictive.outputs)
 
 
-def test_compare_has_it_alone_and_as_multi_swag():
+def test_compare_has_it_as_one_network_and_as_multi_swag():
     assert [(e.label, e.members) for e in SWAG.lineup()] == [("SWAG", 1), ("MultiSWAG", 10)]
 
 

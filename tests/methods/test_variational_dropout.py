@@ -99,7 +99,7 @@ def test_biases_have_the_prior_of_the_problem_and_weights_have_not():
         ({"where": "head.*"}, "no parameter matches"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, message):
+def test_impossible_recipes_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         bn.fit(VariationalDropout(**options), PROBLEM, data(), engine=ENGINE)
 

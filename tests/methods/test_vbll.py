@@ -52,7 +52,7 @@ def test_the_expected_likelihood_is_that_of_draws_or_a_bound_near_it(real, weigh
         assert float(potential - drawn.mean()) < 4.5 * float(error) + (0.0 if real else slack * float(potential.abs()))
 
 
-def test_the_last_layer_is_random_alone_and_predicts_in_closed_form():
+def test_only_the_last_layer_is_random_and_it_predicts_in_closed_form():
     posterior = bn.fit(VBLL(epochs=3), PROBLEM, data(), members=2, engine=ENGINE)
     family = posterior.parts[0].family
     assert isinstance(family.part, Rows) and set(family.part.centre) == {"2.weight", "2.bias"}
@@ -90,7 +90,7 @@ class Ended(nn.Module):
         ({"patience": 0}, PROBLEM, "expected patience of at least 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, problem, message):
+def test_impossible_recipes_are_refused(options, problem, message):
     with pytest.raises(ValueError, match=message):
         bn.fit(VBLL(epochs=1, **options), problem, data(), engine=ENGINE)
 

@@ -58,7 +58,7 @@ def test_width_is_that_of_the_normal_limit_and_grows_with_the_level():
     assert width[0.5] == pytest.approx(2 * 0.6745 * error, rel=0.08)
 
 
-def test_pairing_sees_a_difference_that_scores_alone_would_hide():
+def test_pairing_sees_a_difference_that_unpaired_scores_would_hide():
     first, second = pairs(n=400)
     paired = bootstrap_difference(first, second)
     mixed = torch.randperm(400, generator=torch.Generator().manual_seed(1))
@@ -171,7 +171,7 @@ def test_the_fewest_resamples_allowed_are_enough():
     assert bootstrap_difference(Z, Z, resamples=40).n == 4
 
 
-def test_one_run_is_no_other_interval_than_none():
+def test_one_run_gives_the_interval_of_none():
     gap = torch.randn(2, 1, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     plain, runs = (bootstrap_difference(x, torch.zeros_like(x), runs=r) for x, r in ((gap[:, 0], False), (gap, True)))
     for a, b in zip(plain, runs):

@@ -119,7 +119,7 @@ def test_weights_of_another_network_are_refused(change, message, tmp_path):
     assert all(torch.equal(x, before[n]) for n, x in network.state_dict().items())
 
 
-def test_a_file_that_is_none_is_refused(tmp_path):
+def test_a_file_without_weights_is_refused(tmp_path):
     path = tmp_path / "weights.safetensors"
     path.write_bytes(b"no weights")
     with pytest.raises(ValueError, match="expected a safetensors file"):

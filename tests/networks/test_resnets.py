@@ -99,7 +99,7 @@ def test_a_shortcut_skips_pixels_and_pads_channels():
         (lambda: WideResNet(16, 4, norm="layer"), "expected norm 'batch' or 'filter', got 'layer'"),
     ],
 )
-def test_what_is_no_such_network_is_refused(make, message):
+def test_impossible_networks_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

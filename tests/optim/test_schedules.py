@@ -150,7 +150,7 @@ def test_ints_give_floats_and_tensors_give_tensors(schedule):
 
 
 @pytest.mark.parametrize("schedule", EVERY, ids=name)
-def test_a_clock_alone_gives_the_bits_it_gives_in_a_stack(schedule):
+def test_a_single_clock_gives_the_bits_it_gives_in_a_stack(schedule):
     clocks = torch.arange(STEPS)
     stacked = vmap(lambda clock: schedule(clock, STEPS))(clocks)
     assert torch.equal(stacked, torch.stack([schedule(clock, STEPS) for clock in clocks]))

@@ -125,7 +125,7 @@ def test_tensors_whose_paths_collide_are_kept_apart():
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, {"x": [lambda: 0]}, torch.nn.Linear(1, 1), 1j])
-def test_what_is_no_value_of_ours_is_not_saved(value):
+def test_unknown_values_are_not_saved(value):
     with pytest.raises(TypeError, match=r"cannot save .* is neither a number, string, tensor, list, dict nor a"):
         encode(value, {})
 

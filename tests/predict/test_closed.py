@@ -85,7 +85,7 @@ def test_large_logits_and_no_variance_stay_finite():
     ("kind", "likelihood", "shape"),
     [(ClosedClassPredictive, Categorical(), (3, 1, 4, 5)), (ClosedLabelPredictive, Bernoulli(), (3, 1, 4, 2))],
 )
-def test_what_needs_samples_is_refused_and_the_rest_is_there(kind, likelihood, shape):
+def test_what_needs_samples_is_refused_and_the_rest_works(kind, likelihood, shape):
     outputs = KEY.split("outputs").normal(torch.empty(shape, dtype=torch.float64))
     outputs = outputs.log_softmax(-1) if kind is ClosedClassPredictive else outputs
     predictive = kind(outputs, likelihood)

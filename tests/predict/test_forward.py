@@ -56,7 +56,7 @@ def test_chunks_do_not_change_outputs(batch_size):
     torch.testing.assert_close(forward(draws(), X, batch_size=batch_size)[0], whole, rtol=1e-12, atol=1e-14)
 
 
-def test_members_alone_give_what_they_give_together():
+def test_single_members_give_what_they_give_together():
     whole, _ = forward(draws(), X)
     for m in range(3):
         alone = Draws(PROBLEM, take(diagonals(), slice(m, m + 1)), draws().keys[m : m + 1], 4)

@@ -92,7 +92,7 @@ def test_gaussian_follows_the_type_of_the_outputs():
 
 
 @pytest.mark.parametrize("noise", [0.0, -1.0, math.inf, math.nan])
-def test_a_noise_that_is_no_standard_deviation_is_refused(noise):
+def test_a_noise_that_is_not_a_standard_deviation_is_refused(noise):
     with pytest.raises(ValueError, match="positive, finite noise standard deviation, got"):
         Gaussian(noise=noise)
 

@@ -159,7 +159,7 @@ POINTS = Delta(PARAMS, {})
         (Normal(), TypeError, "expected a family such as bn.families.Diagonal, got Normal"),
     ],
 )
-def test_what_has_no_density_over_params_is_no_prior(family, error, message):
+def test_what_has_no_density_over_params_is_not_a_prior(family, error, message):
     with pytest.raises(error, match=re.escape(message)):
         FromFamily(family=family)
 

@@ -114,7 +114,7 @@ def test_draws_have_the_mean_and_variance_of_the_prior():
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan, {"head": 0.0}])
-def test_a_scale_that_is_no_standard_deviation_is_refused(scale):
+def test_a_scale_that_is_not_a_standard_deviation_is_refused(scale):
     with pytest.raises(ValueError, match="positive, finite prior standard deviation, got"):
         Normal(scale=scale)
 

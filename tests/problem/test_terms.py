@@ -201,7 +201,7 @@ def test_dropout_has_numbers_of_its_own_at_each_point():
         (lambda: Problem(linear, Gaussian(), terms=[Gaussian()]), "expected terms as a list"),
     ],
 )
-def test_what_makes_no_term_is_refused(make, words):
+def test_impossible_terms_are_refused(make, words):
     with pytest.raises((TypeError, ValueError), match=words):
         make()
 

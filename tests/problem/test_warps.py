@@ -98,7 +98,7 @@ def test_a_warped_likelihood_is_that_of_the_function(of):
     assert warped.spread == of.spread and decode(encode(warped, {}), {}) == warped
 
 
-def test_what_is_no_warp_is_refused():
+def test_what_is_not_a_warp_is_refused():
     with pytest.raises(ValueError, match="expected a power from 0 to 2"):
         YeoJohnson(power=-0.5)
     with pytest.raises(ValueError, match="size and unit above 0"):

@@ -55,7 +55,7 @@ def test_a_run_without_chains_has_no_such_figure(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["verdict", "rows", "shown", "every", "trace", "ranks", "autocorrelation", "all"])
-def test_whatever_is_no_number_is_left_out(tmp_path, part):
+def test_whatever_is_not_a_number_is_left_out(tmp_path, part):
     for i, value in enumerate(VALUES):
         record = chains_record()
         if part in record:

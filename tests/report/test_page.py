@@ -236,7 +236,7 @@ def test_the_command(tmp_path):
     assert (tmp_path / "there" / "page.html").is_file() and (tmp_path / "figures" / "split.svg").is_file()
 
 
-def test_the_command_refuses_what_is_no_run_and_leaves_nothing(tmp_path):
+def test_the_command_refuses_what_is_not_a_run_and_leaves_nothing(tmp_path):
     for folder in (tmp_path / "nowhere", tmp_path):
         done = invoke(folder, "--out", tmp_path / "page.html")
         assert done.exit_code == 2 and not (tmp_path / "page.html").exists()

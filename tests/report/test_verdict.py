@@ -120,7 +120,7 @@ def test_words_on_uncertainty_follow_from_what_the_method_is(tmp_path):
         assert said in about(folder) and unsaid not in about(folder)
 
 
-def test_errors_that_another_row_does_not_make_are_no_noise(tmp_path):
+def test_errors_that_another_row_does_not_make_are_not_noise(tmp_path):
     folder = make_run(tmp_path, "real", labels={"MAP": (1, 0.5, 1.0), "EMA": (1, 0.5, 1.0)}, inputs="rows")
     run = read_run(folder)
     best, other = (row.name for row in run.rows)

@@ -95,7 +95,7 @@ def test_floating_inputs_of_a_dict_are_taken_in_a_row_and_ids_are_left_out() -> 
     assert flat_inputs(inputs).shape == (5, 10)
 
 
-def test_ids_alone_are_refused_with_what_to_do() -> None:
+def test_only_ids_are_refused_with_what_to_do() -> None:
     problem = bn.Problem(lambda: nn.Embedding(3, 2), bn.likelihoods.Categorical())
     point = problem.init(NOISE)
     with pytest.raises(ValueError, match=r"got int64.*embedding\(ids\)"):

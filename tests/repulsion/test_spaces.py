@@ -227,7 +227,7 @@ def test_equal_members_do_not_repel_each_other(space, kernel, estimate):
 
 @BOTH
 @EACH
-def test_norm_statistics_are_those_of_the_batch_alone(cls, space):
+def test_norm_statistics_are_only_those_of_the_batch(cls, space):
     asked, given = problem(Noisy), batch()
     recipe = cls(**space | ({"layer": "2"} if "layer" in space else {}))
     _, info = direction(recipe, asked, given)
@@ -254,7 +254,7 @@ def test_data_twice_at_likelihood_temperature_two_move_members_alike(cls, space)
     assert all(torch.isfinite(x).all() for x in leaves((cold, warm)))
 
 
-def test_annealing_scales_the_pull_alone():
+def test_annealing_scales_only_the_pull():
     for t, factor in ((0, 0.02), (24, 0.5), (70, 1.0)):
         recipe = WGD(epochs=20, batch_size=B, anneal="linear", repulsion=0.0)  # 100 steps
         grads, _ = direction(recipe, problem(), batch(t))

@@ -173,7 +173,7 @@ def test_a_run_leaves_records_and_resumes_without_fitting(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_all_methods_run_and_scoring_alone_may_change(tmp_path):
+def test_all_methods_run_and_only_the_scoring_may_change(tmp_path):
     everything = tuple(Modes.methods(Modes(PRESETS["digits"], None, 0, tmp_path, bn.Engine(device="cpu"))))
     options = small(tmp_path, "flow_epochs=1", methods=everything)
     records = local.run(options, lambda line: None)

@@ -92,7 +92,7 @@ def test_the_last_layer_on_features_is_the_last_layer_of_the_network(folder, tmp
 
 
 @pytest.mark.slow
-def test_noise_and_all_layers_run_and_are_sampled_for_the_first_network_alone(folder, tmp_path):
+def test_noise_and_all_layers_run_and_are_sampled_only_for_the_first_network(folder, tmp_path):
     assert [r["network"] for r in run(folder, tmp_path, ("PEP",), examples=10)] == [
         "ResNet-8",
         "ResNet-14",
@@ -137,6 +137,6 @@ def test_bad_options_are_refused(tmp_path):
         resnets.run(Options(tmp_path, folder=tmp_path, sets=("resnet20",)), print)
 
 
-def test_of_some_networks_there_is_no_mixture(folder, tmp_path):
+def test_a_subset_of_the_networks_has_no_mixture(folder, tmp_path):
     records = run(folder, tmp_path, ("base", "temperature of the average"), sets=("ResNet-14",))
     assert [(r["method"], r["network"]) for r in records] == [("base", "ResNet-14")]

@@ -79,7 +79,7 @@ def test_by_group_no_group_is_on_two_sides(count):
         assert [abs(len(part) / 300 - share) < 0.05 for part, share in zip(rows, PARTS)] == [True] * 3
 
 
-def test_the_column_that_groups_is_no_input():
+def test_the_column_that_groups_is_not_an_input():
     sheet = table(person=[f"p{i % 9}" for i in range(60)], x=np.arange(60) % 7, y=np.arange(60) / 3)
     said = []
     encoder, _ = fit_table(sheet, "y", Rules(split="group:person"), say=said.append)

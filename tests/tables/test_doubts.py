@@ -38,13 +38,13 @@ def test_a_target_that_is_the_sum_of_two_columns_is_warned_of():
     assert leaks(train, val, [f"c{i}" for i in range(5)], "real") == []
 
 
-def test_more_inputs_than_rows_are_no_leak():
+def test_more_inputs_than_rows_are_not_a_leak():
     r = np.random.default_rng(1)
     train, val, _ = parts_of(r.normal(size=(60, 300)), r.normal(size=60))  # exact on the 36 it is fitted to
     assert leaks(train, val, [f"c{i}" for i in range(300)], "real") == []
 
 
-def test_inputs_that_are_equal_or_without_spread_are_no_leak():
+def test_inputs_that_are_equal_or_without_spread_are_not_a_leak():
     r = np.random.default_rng(5)
     y = r.normal(size=60)
     x = np.stack([np.zeros(60), np.full(60, 1e30), *[r.normal(size=60)] * 3], 1)

@@ -169,7 +169,7 @@ def test_columns_are_kept_dropped_or_made_categories_as_asked():
         ([str(-i) for i in range(10)], ""),
     ],
 )
-def test_columns_without_information_are_left_out_with_a_line(cells, reason):
+def test_columns_without_information_are_left_out_with_a_note(cells, reason):
     said = []
     sheet = table(a=cells, b=[str(i % 4) for i in range(10)], y=[str(i / 3) for i in range(10)])
     encoder, _ = fit_table(sheet, "y", Rules(split="random"), say=said.append)

@@ -170,7 +170,7 @@ def test_npz_kinds(tmp_path):
         ({"x": np.zeros((2, 2)), "x.0": np.zeros(2)}, "got 'x.0' more than once"),
     ],
 )
-def test_npz_that_is_no_table_is_refused(tmp_path, arrays, message):
+def test_npz_that_is_not_a_table_is_refused(tmp_path, arrays, message):
     path = tmp_path / "t.npz"
     np.savez(path, **arrays)
     with pytest.raises(ValueError, match=message):

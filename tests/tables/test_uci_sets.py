@@ -34,7 +34,7 @@ def test_a_set_is_what_its_file_holds(tmp_path):
     np.testing.assert_array_equal(known.reference_rmse, arrays["ref_test_mc_rmse"])
 
 
-def test_parts_are_standardised_by_the_first_rows_alone(tmp_path):
+def test_parts_are_standardised_by_only_the_first_rows(tmp_path):
     write(tmp_path)
     known = uci.load("yacht", tmp_path)
     fit, other = known.train[1], known.test[1]
