@@ -113,6 +113,33 @@ def test_one_class_is_a_plan():
     assert [path.stem for path in paths if re.search(r"^class _?Plan\b", path.read_text(), re.MULTILINE)] == ["probe"]
 
 
+def test_one_class_is_a_block():
+    names = [name for path in SOURCES for name in re.findall(r"^class (_?Block)\b", path.read_text(), re.MULTILINE)]
+    assert names == ["Block"]  # of Markdown, in docs/tools/formulas.py
+
+
+def noises(source: str) -> dict[str, str]:
+    """What is named `noise` in a file and is no key of random numbers: arguments and fields, with their types."""
+    nodes = list(ast.walk(ast.parse(source)))
+    typed = [(n.arg, n.annotation) for n in nodes if isinstance(n, ast.arg)]
+    typed += [(ast.unparse(n.target), n.annotation) for n in nodes if isinstance(n, ast.AnnAssign)]
+    types = {name: ast.unparse(kind) if kind else "" for name, kind in typed if name in ("noise", "self.noise")}
+    return {name: kind for name, kind in types.items() if "Noise" not in kind}
+
+
+def test_noise_is_a_key_or_in_public_a_standard_deviation():
+    paths = (ROOT / "src").rglob("*.py")
+    others = {path.stem: kind for path in paths if (kinds := noises(path.read_text())) for kind in kinds.values()}
+    assert others == {
+        "gaussian": "Scale",
+        "toys": "float",
+        "exact": "float",
+        "map": "str | None",  # "marglik": how the standard deviation is chosen
+        "laplace": "Literal['marglik'] | None",
+        "pep": "Literal['gaussian', 'uniform']",  # the distribution of what is added to weights
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -127,6 +154,19 @@ def test_one_class_is_a_plan():
 )
 def test_an_idiom_is_found_in_prose(text, count):
     assert len(idioms(text)) == count
+
+
+@pytest.mark.parametrize(
+    ("source", "kinds"),
+    [
+        ("def f(noise: Noise | None): ...", {}),
+        ("def f(noise): ...", {"noise": ""}),
+        ("class A:\n    noise: float = 1.0", {"noise": "float"}),
+        ("def f(noisy: int): ...", {}),
+    ],
+)
+def test_what_is_called_noise_is_seen(source, kinds):
+    assert noises(source) == kinds
 
 
 @pytest.mark.parametrize(

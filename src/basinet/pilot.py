@@ -4,7 +4,7 @@ For real numbers, first the noise is chosen, by the CRPS of the mixture at the s
 the target, so that it sees means and spreads alike, and one row far out does not decide. Noise that the network
 predicts has to be better than one size for all rows by more than a standard error: on small tables it fits the training
 rows. Then, under that noise, whether the network sees the target or a function of it (`Warped`): that has to have a
-better NLL by more than a standard error and no worse CRPS, and then all noises are tried for it. Last the step size,
+better NLL by more than a standard error and no worse CRPS, and then all by_noise are tried for it. Last the step size,
 for recipes that have the default one: others, side by side in one stack, have to be better by more than two standard
 errors.
 
@@ -117,14 +117,14 @@ def pilot(
 
 def _of_numbers(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rates: Sequence[float]) -> Pilot | None:
     """The noise, then a function of the target, then the step size; None where no run came to anything."""
-    noises = runs.of([p for p in candidates if not isinstance(p.likelihood, Warped)])
-    if not noises:
+    by_noise = runs.of([p for p in candidates if not isinstance(p.likelihood, Warped)])
+    if not by_noise:
         return None
-    plain = _noise(noises)
-    now = noises[plain].error
-    others = ", ".join(f"{_beside(x.error, now)} with {_words(p)}" for p, x in noises.items() if p is not plain)
+    plain = _best_noise(by_noise)
+    now = by_noise[plain].error
+    others = ", ".join(f"{_beside(x.error, now)} with {_words(p)}" for p, x in by_noise.items() if p is not plain)
     crps_here = f"CRPS {_mean(now)} {SEEN} after {runs.steps:,} steps{others and ', against ' + others}"
-    best, losses, line = _warped(candidates, plain, noises[plain], runs)
+    best, losses, line = _warped(candidates, plain, by_noise[plain], runs)
     lines = [f"{_words(plain)}, by validation: {crps_here}", line]
     if isinstance(recipe, MAP) and rates:
         recipe, line = _stepping(recipe, best, losses, runs, rates)
@@ -157,7 +157,7 @@ def _of_classes(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rate
     return Pilot(taken[1], recipe, f"{named(*taken)}, by validation: {here}")
 
 
-def _noise(losses: dict[Problem, Losses]) -> Problem:
+def _best_noise(losses: dict[Problem, Losses]) -> Problem:
     """The problem with the best CRPS, unless one with a single size of noise is hardly worse."""
     best = min(losses, key=lambda p: float(losses[p].error.mean()))
     simple = [p for p in losses if not isinstance(p.likelihood, Heteroscedastic)]

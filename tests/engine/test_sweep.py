@@ -449,7 +449,7 @@ def test_a_step_is_one_graph_for_a_compiler(name):
     kernel = Kernel(Work.of(method, recipes[0].adapt(PROBLEM), data, None), Lift())
     kernel.begin(list(range(g)), [engine_.move(p) for p in points], keys)
     kernel.look_ahead([0] * g, 1)
-    given = kernel._given(0, kernel.order[0], kernel.ticks[0], kernel.noises[0])
+    given = kernel._given(0, kernel.order[0], kernel.ticks[0], kernel.tick_keys[0])
     arguments = (kernel.cells[0], given.tensors())
     lifted = kernel.lift._prepared(method.update, given, 1)
     whole = torch.compile(lifted, backend="eager", fullgraph=True, dynamic=False)

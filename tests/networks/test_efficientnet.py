@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from basinet.networks import EfficientNetLite, ResNet, with_weights
-from basinet.networks.efficientnet import Block, Same, Stage
+from basinet.networks.efficientnet import MobileBlock, Same, Stage
 
 SMALL = (Stage(1, 3, 1, 4, 1), Stage(2, 5, 2, 6, 2))
 
@@ -32,7 +32,8 @@ def test_lite0_has_the_published_parameters_and_names():
     assert shapes["_blocks.0._depthwise_conv.weight"] == (32, 1, 3, 3)
     assert shapes["_blocks.9._project_conv.weight"] == (112, 672, 1, 1)
     assert not any(n.startswith("_blocks.0._expand") for n in shapes) and "_blocks.15._bn2.running_var" in shapes
-    assert sum(m.skips for m in network.modules() if isinstance(m, Block)) == 9  # 16 blocks, of which 7 change shape
+    blocks = [m for m in network.modules() if isinstance(m, MobileBlock)]
+    assert len(blocks) == 16 and sum(block.skips for block in blocks) == 9  # the others change the shape
 
 
 @pytest.mark.parametrize(("size", "stride", "kernel"), [(8, 2, 3), (8, 2, 5), (9, 2, 3), (7, 1, 5), (6, 3, 3)])
@@ -53,12 +54,13 @@ def test_padding_leaves_a_place_for_each_stride_and_its_rest_to_the_right_and_be
 
 
 def test_a_block_adds_its_input_where_it_has_the_shape_of_the_output():
-    block = Block(4, 4, 3, 2, 1).eval()
+    block = MobileBlock(4, 4, 3, 2, 1).eval()
     with torch.no_grad():
         block._bn2.weight.zero_()  # what is left is the skip
     x = torch.randn(2, 4, 6, 6)
     assert torch.equal(block(x), x)
-    assert Block(4, 6, 3, 2, 1).eval()(x).shape == (2, 6, 6, 6) and Block(4, 4, 3, 2, 2).eval()(x).shape[-1] == 3
+    assert MobileBlock(4, 6, 3, 2, 1).eval()(x).shape == (2, 6, 6, 6)
+    assert MobileBlock(4, 4, 3, 2, 2).eval()(x).shape[-1] == 3
 
 
 def test_outputs_are_the_dense_layer_of_the_features():

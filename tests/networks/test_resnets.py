@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 import basinet as bn
-from basinet.networks import FilterResponseNorm, ResNet, ResNet18, WideResNet
+from basinet.networks import EfficientNetLite, FilterResponseNorm, ResNet, ResNet18, WideResNet
+from basinet.networks.efficientnet import Stage
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +25,11 @@ def count(module: nn.Module) -> int:
 @pytest.mark.parametrize(("depth", "parameters"), [(20, 269_722), (32, 464_154), (44, 658_586), (56, 853_018)])
 def test_a_resnet_has_the_published_number_of_parameters(depth, parameters):
     assert count(ResNet(depth)) == parameters
+
+
+@pytest.mark.parametrize("network", [ResNet(8), EfficientNetLite(5, (Stage(3, 3, 1, 4, 1),), stem=4, head=8)])
+def test_blocks_print_as_in_pools_that_were_written_before_the_two_had_names_of_their_own(network):
+    assert set(re.findall(r"\w*Block\(", repr(network))) == {"Block("}
 
 
 @pytest.mark.parametrize(("depth", "width", "parameters"), [(16, 4, 2_748_890), (28, 10, 36_479_194)])

@@ -26,16 +26,16 @@ def test_the_gradient_is_linear_with_noise_of_the_stated_covariance():
     count = 20_000
     away = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
     drawn = gradients(KNOWN.mean + away, count)
-    variances = KNOWN.noise.diagonal()
+    variances = KNOWN.covariance.diagonal()
     z = (drawn.mean(0) - KNOWN.curvature * away) / (variances / count).sqrt()
     assert float(z.abs().max()) < 4.5
-    error = ((KNOWN.noise.square() + variances[:, None] * variances) / count).sqrt()
-    assert float(((torch.cov(drawn.T) - KNOWN.noise) / error).abs().max()) < 4.5
-    assert float(KNOWN.noise[0, 2].abs()) > 0.1  # covariances are there to be seen
+    error = ((KNOWN.covariance.square() + variances[:, None] * variances) / count).sqrt()
+    assert float(((torch.cov(drawn.T) - KNOWN.covariance) / error).abs().max()) < 4.5
+    assert float(KNOWN.covariance[0, 2].abs()) > 0.1  # covariances are there to be seen
 
 
 def test_the_stationary_covariance_reproduces_itself():
     rate = 0.4
     shrink = KNOWN.correlation(rate, 1)
     stationary = KNOWN.stationary(rate)
-    torch.testing.assert_close(shrink**2 * stationary + rate**2 * KNOWN.noise, stationary)
+    torch.testing.assert_close(shrink**2 * stationary + rate**2 * KNOWN.covariance, stationary)

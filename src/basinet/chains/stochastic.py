@@ -131,12 +131,12 @@ class Stochastic(Based, kind="method"):
             return torch.as_tensor(self.lr(step.batch.step, self.planned(step.batch.total).steps))
         return self.lr + 0.0 * step.batch.step.double()
 
-    def heard(self, tempo: Tempo, grads: Params, step: Step, noise: Any, scale: Params | None = None) -> Tempo:
+    def heard(self, tempo: Tempo, grads: Params, step: Step, heat: Any, scale: Params | None = None) -> Tempo:
         """What is known of the rate after a step; nothing new where it is given."""
         if self.lr is not None:
             return tempo
         explored = int(self.explore * self.planned(step.batch.total).steps)
-        return tempo.heard(grads, scale, noise, step.batch.step, explored)
+        return tempo.heard(grads, scale, heat, step.batch.step, explored)
 
     def stage(self, clock: Tensor, total: int) -> tuple[Tensor, Tensor]:
         """Whether noise is added at a step, and whether the draw after it is kept."""

@@ -49,11 +49,11 @@ class Tempo(NamedTuple):
         trees = ({}, {}) if given else (tree_map(torch.zeros_like, params), tree_map(torch.clone, params))
         return Tempo(begin, begin.clone(), one * math.log(LARGEST), one.clone(), no, no.clone(), *trees)
 
-    def heard(self, grads: Params, scale: Params | None, noise: Any, clock: Tensor, explored: int) -> Tempo:
-        """After a step whose gradient and noise these are, as `jolted` has them; in the step that ends `explored` ones
-        the average becomes the rate."""
+    def heard(self, grads: Params, scale: Params | None, heat: Any, clock: Tensor, explored: int) -> Tempo:
+        """After a step with this gradient and this heat (A of `jolted`); in the step that ends `explored` ones the
+        average becomes the rate."""
         d, finding = size(grads), self.known & (clock < explored)
-        now = jolted(grads, self.before, scale, self.log_rate.exp(), noise)
+        now = jolted(grads, self.before, scale, self.log_rate.exp(), heat)
         fled = self.known & ~(now < HOT + WIDE / math.sqrt(d))  # NaN is not
         mean = self.temperature + SHARE * (now - self.temperature)
         mean = torch.where(fled, 1.0, torch.where(finding, mean, self.temperature))
@@ -66,8 +66,9 @@ class Tempo(NamedTuple):
         return Tempo(log_rate, average, most, mean, fled, ~fled, grads, self.start)
 
 
-def jolted(grads: Params, before: Params, scale: Params | None, rate: Tensor, noise: Any) -> Tensor:
-    """The temperature of a step, (), from the gradients of two steps in a row, in units of `scale` G:
+def jolted(grads: Params, before: Params, scale: Params | None, rate: Tensor, heat: Any) -> Tensor:
+    """The temperature of a step, (), from the gradients of two steps in a row, in units of `scale` G,
+    and the `heat` A that the step was given:
 
         1 + mean of lr G (g - g')^2 / (4 A)
 
@@ -79,4 +80,4 @@ def jolted(grads: Params, before: Params, scale: Params | None, rate: Tensor, no
     squares = [
         ((g - before[n]).double().square() * (1.0 if scale is None else scale[n])).sum() for n, g in grads.items()
     ]
-    return 1 + rate * torch.stack(squares).sum() / (4 * noise * size(grads))
+    return 1 + rate * torch.stack(squares).sum() / (4 * heat * size(grads))

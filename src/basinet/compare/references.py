@@ -51,8 +51,8 @@ def fit_reference(name: str, splits: Splits, kind: str, seed: int) -> Predict:
         return lambda inputs: ClassPredictive(chances(_flat(inputs)).log()[None, None].float(), Categorical(), {})
     mean = _means(name, x, y.reshape(-1).double(), seed)
     residuals = mean(_flat(splits.val.inputs)) - splits.val.targets.reshape(-1).double().cpu()
-    noise = float(residuals.square().mean().sqrt().clamp(min=1e-6))
-    likelihood = Gaussian(noise=noise)
+    sigma = float(residuals.square().mean().sqrt().clamp(min=1e-6))
+    likelihood = Gaussian(noise=sigma)
     return lambda inputs: RealPredictive(mean(_flat(inputs)).float()[None, None, :, None], likelihood, {})
 
 

@@ -32,7 +32,9 @@ _name_words._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class Noise(NamedTuple):
-    """A key. `key` is int64 of shape (..., 2), each entry a 32-bit word; leading axes are members or samples."""
+    """A key of random numbers. `key` is int64 of shape (..., 2), each entry a 32-bit word; leading axes are members or
+    samples. An argument `noise` of this class is such a key; a number `noise=`, as of `bn.likelihoods.Gaussian`, is a
+    standard deviation."""
 
     key: Tensor
 

@@ -57,7 +57,7 @@ class Evidence:
         return self._fit(r) - 0.5 * (volume + distance)
 
     def best(
-        self, eigenvalues: Mapping[str, Tensor], groups: Mapping[str, str], noise: bool
+        self, eigenvalues: Mapping[str, Tensor], groups: Mapping[str, str], with_noise: bool
     ) -> tuple[dict[str, float], float]:
         """The factor of each tensor and r at which log Z is largest. The curvature has `eigenvalues` by tensor, or all
         under ''. Tensors of one group have one factor; those that are in none keep 1."""
@@ -67,10 +67,10 @@ class Evidence:
                 "'diagonal', or one factor for all"
             )
         factors, r, before = dict.fromkeys(self.distance, 1.0), 1.0, -math.inf
-        for _ in range(ROUNDS if noise else 1):
+        for _ in range(ROUNDS if with_noise else 1):
             for names in self._kinds(groups):
                 factors |= dict.fromkeys(names, _maximum(partial(self._gain, eigenvalues, names, r)))
-            r = _maximum(partial(self.whole, eigenvalues, factors)) if noise else r
+            r = _maximum(partial(self.whole, eigenvalues, factors)) if with_noise else r
             now = self.whole(eigenvalues, factors, r)
             if now - before <= 1e-12 * abs(now):
                 break
@@ -82,7 +82,7 @@ class Evidence:
         eigenvalues: Mapping[str, Tensor],
         groups: Mapping[str, str],
         factors: Mapping[str, float],
-        noise: bool,
+        with_noise: bool,
         leap: float,
     ) -> tuple[dict[str, float], float]:
         """Factors and r that are better than those given and 1: each the best whose logarithm is at most `leap` away
@@ -101,7 +101,7 @@ class Evidence:
             here = math.log(factors[names[0]])
             best = _zero(lambda m: determined(names, m, r) - m * pull, here - leap, here + leap)  # noqa: B023
             factors |= dict.fromkeys(names, best)
-        if noise:
+        if with_noise:
             alike = [list(factors)] if "" in eigenvalues else [[n] for n in factors]
             r = _zero(
                 lambda r: (

@@ -35,14 +35,14 @@ class Step(NamedTuple):
     log_evidence: float  # after the step
 
 
-def check(problem: Problem, noise: bool) -> None:
+def check(problem: Problem, with_noise: bool) -> None:
     """Raises where a problem has no prior and noise that the evidence is a function of."""
     if not isinstance(problem.prior, Normal):
         raise ValueError(
             f"the marginal likelihood is that of a Normal prior, got {type(problem.prior).__name__}: use "
             "bn.priors.Normal"
         )
-    if noise:
+    if with_noise:
         check_noise(problem.likelihood)
 
 
@@ -68,7 +68,7 @@ def precisions(problem: Problem, params: Params) -> dict[str, float]:
 
 
 def climb(
-    passes: Passes, structure: Structure, groups: Mapping[str, str], factors: Mapping[str, float], noise: bool
+    passes: Passes, structure: Structure, groups: Mapping[str, str], factors: Mapping[str, float], with_noise: bool
 ) -> Step:
     """A step up the evidence, from factors of the prior's precision and the noise that is among the params."""
     prior = precisions(passes.problem, passes.params)
@@ -82,6 +82,6 @@ def climb(
         diagonal = structures.diagonal(passes)
         eigenvalues, run = CurvedDiagonal(diagonal).eigenvalues(prior), diagonal.run
     evidence = Evidence.at(passes, prior, run)
-    better, r = evidence.better(eigenvalues, groups, factors, noise, LEAP)
-    log_noise = float(passes.point.params[LOG_NOISE]) - 0.5 * math.log(r) if noise else None
+    better, r = evidence.better(eigenvalues, groups, factors, with_noise, LEAP)
+    log_noise = float(passes.point.params[LOG_NOISE]) - 0.5 * math.log(r) if with_noise else None
     return Step(better, log_noise, evidence.whole(eigenvalues, better, r))

@@ -48,7 +48,7 @@ class Captured(Kernel):
         shape = self.batches.index(0, 1).shape[1:]  # type: ignore[union-attr]
         self._order = torch.zeros((1 if whole else self.longest, *shape), dtype=torch.long, device=device)
         self._ticks = torch.zeros(self.longest, g, dtype=torch.long, device=device)
-        self._noises = torch.zeros(self.longest, g, 2, dtype=torch.long, device=device)
+        self._tick_keys = torch.zeros(self.longest, g, 2, dtype=torch.long, device=device)
 
     def advance(self, clocks: Sequence[int], count: int, total: Tensor) -> Tensor:
         for begin in range(0, count, self.bank.block or count):  # what waits is fetched before there is more
@@ -61,8 +61,8 @@ class Captured(Kernel):
         self.look_ahead(clocks, count)
         steps = len(self._order) if len(self._order) == 1 else count
         self._order[:steps] = self.order[:steps]  # type: ignore[assignment]
-        self._ticks[:count], self._noises[:count] = self.ticks, self.noises
-        self.order, self.ticks, self.noises = self._order, self._ticks, self._noises
+        self._ticks[:count], self._tick_keys[:count] = self.ticks, self.tick_keys
+        self.order, self.ticks, self.tick_keys = self._order, self._ticks, self._tick_keys
         behind = tuple(self.lift.behind)
         if behind not in self._graphs:
             self._graphs[behind] = self._record()

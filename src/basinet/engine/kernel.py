@@ -131,12 +131,12 @@ class Kernel:
         self.lift.behind = [] if self.work.method.coupled else [j for j, c in enumerate(clocks) if c != latest]
         self.order = self.batches.index(clocks, count)
         self.ticks = torch.tensor(clocks, device=device) + torch.arange(count, device=device)[:, None]  # (count, g)
-        self.noises = Noise(self.keys.unsqueeze(0)).split(self.ticks).key  # (count, g, 2)
+        self.tick_keys = Noise(self.keys.unsqueeze(0)).split(self.ticks).key  # (count, g, 2)
 
     def step(self, at: int | Tensor, streams: Sequence[torch.cuda.Stream] = ()) -> Tensor:
         """A step of all members, the one at place `at` of those looked ahead at; returns their losses (g,)."""
         index = self.order[0] if len(self.order) == 1 else _at(self.order, at)  # a full batch is always the same
-        ticks, keys = _at(self.ticks, at), _at(self.noises, at)
+        ticks, keys = _at(self.ticks, at), _at(self.tick_keys, at)
         if len(self.cells) == 1:
             return self._cell_step(0, index, ticks, keys)
         calls = [partial(self._cell_step, i, index, ticks, keys) for i in range(len(self.cells))]

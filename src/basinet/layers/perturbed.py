@@ -20,7 +20,7 @@ from torch import Tensor, nn
 Kind = Literal["local", "flipout"]
 FUNCTIONS = {nn.Linear: F.linear, nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
 SETTINGS = ("stride", "padding", "dilation", "groups")  # of a convolution
-GIVEN = ("weight_scale", "bias_scale", "noise")  # buffers: standard deviations, and e of local noise, (B, o)
+GIVEN = ("weight_scale", "bias_scale", "normals")  # buffers: standard deviations, and e of local noise, (B, o)
 
 
 def perturbable(layer: nn.Module) -> bool:
@@ -36,7 +36,7 @@ class Perturbed(nn.Module):
     bias: Any  # Tensor | None
     weight_scale: Tensor
     bias_scale: Tensor
-    noise: Tensor
+    normals: Tensor
 
     def __init__(self, layer: nn.Module, kind: Kind) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Perturbed(nn.Module):
         spread = self.bias_scale * self.bias_scale if self._noisy_bias else None  # the slope of a power costs more
         variance = self._run(x * x, self.weight_scale * self.weight_scale, spread)
         tiny = torch.finfo(variance.dtype).tiny  # the root has a slope where an example is all zeros
-        return variance.clamp(min=tiny).sqrt() * self.noise
+        return variance.clamp(min=tiny).sqrt() * self.normals
 
     def _flipout(self, x: Tensor, mean: Tensor) -> Tensor:
         draw = self.weight_scale * torch.randn_like(self.weight)

@@ -157,8 +157,8 @@ class GaussianVI(GradientMethod):
         random = {n: point.params[n] for n in self._random(problem)}
         count, each = size(random), nbytes(random) / max(1, size(random))
         numbers = count * (count if self.structure == "full" else 1 + self.rank)
-        noise = count if self.structure == "full" else count + self.rank
-        drawn = Predicting(self.samples, self.samples, noise, 2.0 * numbers)
+        normals = count if self.structure == "full" else count + self.rank
+        drawn = Predicting(self.samples, self.samples, normals, 2.0 * numbers)
         what = f"a {self.structure} covariance of {count:,} parameters"
         kept = nbytes(point) + int(numbers * each)
         return Demand(kept, 6 * int(numbers * each), what=what, predict=drawn)  # gradients and two moments in training

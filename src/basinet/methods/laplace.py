@@ -93,7 +93,7 @@ class Laplace(Based):
     learned: tuple[float, ...] | None = None
     """Precision of each tensor's prior, if the start learned it; None: it did not."""
     noise: Literal["marglik"] | None = None
-    """Choose the learned noise of a Gaussian by marginal likelihood; None: no."""
+    """"marglik": a Gaussian's learned noise is chosen by marginal likelihood; None: it stays as it is."""
     via: Via = "linear"
     """How it predicts: by the linear function whose curvature this is, or sample, probit, bridge."""
     batch_size: int | None = 256

@@ -52,7 +52,7 @@ class Variational(NamedTuple):
     """What descent moves."""
 
     centre: Params  # theta, and all other parameters
-    noise: Params  # ln sigma^2 of each weight, or ln alpha of units (1, i, ...) or layers ()
+    log_size: Params  # of the noise: ln sigma^2 of each weight, or ln alpha of units (1, i, ...) or layers ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class VariationalDropout(GradientMethod):
         own, examples = step.noise.split("weights"), step.batch.targets.shape[0]
         drawn, given = estimators.perturbed(params.centre, self._scale(params), chosen, problem, examples, own)
         energy, after = problem.data_potential(drawn, state.buffers | given, step.batch, step.noise, "train")
-        divergence = torch.stack([self._divergence(params, n).sum() for n in params.noise]).sum()
+        divergence = torch.stack([self._divergence(params, n).sum() for n in params.log_size]).sum()
         weight = self._warmth(step.batch.step, step.batch.total)
         energy = energy + weight * divergence / problem.prior_temperature + _rest(problem, params)
         buffers = {n: x for n, x in after.items() if n in state.buffers}
@@ -139,7 +139,7 @@ class VariationalDropout(GradientMethod):
 
     def fault(self, state: Descent, problem: Problem) -> str:
         """The weights whose divergence is not finite, where there are such."""
-        bad = [n for n in state.params.noise if not bool(self._divergence(state.params, n).isfinite().all())]
+        bad = [n for n in state.params.log_size if not bool(self._divergence(state.params, n).isfinite().all())]
         return priors.in_words(bad)
 
     def finish(
@@ -175,17 +175,17 @@ class VariationalDropout(GradientMethod):
         return chosen
 
     def _log_alpha(self, params: Variational, name: str) -> Tensor:
-        noise, theta = params.noise[name], params.centre[name]
+        log_alpha, theta = params.log_size[name], params.centre[name]
         if self.per == "weight":
-            noise = noise - theta.square().clamp(min=torch.finfo(theta.dtype).tiny).log()
+            log_alpha = log_alpha - theta.square().clamp(min=torch.finfo(theta.dtype).tiny).log()
         most = 0.0 if self.divergence == "kingma" else MOST
-        return noise.clamp(max=most)
+        return log_alpha.clamp(max=most)
 
     def _scale(self, params: Variational) -> Params:
         """Standard deviations of the weights."""
         if self.per == "weight" and self.divergence != "kingma":
-            return {n: (0.5 * x).exp() for n, x in params.noise.items()}
-        return {n: (0.5 * self._log_alpha(params, n)).exp() * params.centre[n].abs() for n in params.noise}
+            return {n: (0.5 * x).exp() for n, x in params.log_size.items()}
+        return {n: (0.5 * self._log_alpha(params, n)).exp() * params.centre[n].abs() for n in params.log_size}
 
     def _divergence(self, params: Variational, name: str) -> Tensor:
         """Of each weight."""
@@ -206,7 +206,7 @@ class VariationalDropout(GradientMethod):
         return (self._log_alpha(params, name) <= self.prune).expand_as(theta)
 
     def _kept_share(self, params: Variational) -> float:
-        kept = [self._kept(params, n) for n in params.noise]
+        kept = [self._kept(params, n) for n in params.log_size]
         return sum(int(x.sum()) for x in kept) / sum(x.numel() for x in kept)
 
     def _warmth(self, clock: Tensor, n: int) -> Tensor | float:
@@ -265,10 +265,10 @@ DIVERGENCES = {"molchanov": molchanov, "kingma": kingma}
 def _rest(problem: Problem, params: Variational) -> Tensor | float:
     """The energy under the problem's prior of what has no noise."""
     network = problem.split(params.centre)[0]
-    points = {n: x for n, x in network.items() if n not in params.noise}
+    points = {n: x for n, x in network.items() if n not in params.log_size}
     if not points or isinstance(problem.prior, LogUniform):
         return 0.0
-    zeros = {n: torch.zeros_like(x) for n, x in params.noise.items()}
+    zeros = {n: torch.zeros_like(x) for n, x in params.log_size.items()}
     like = {n: zeros[n].expand_as(x) if n in zeros else x for n, x in network.items()}
     return problem.prior.energy(like) / problem.prior_temperature
 

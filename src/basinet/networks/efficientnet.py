@@ -35,7 +35,7 @@ LITE0 = (
 )
 
 
-class Block(nn.Module):
+class MobileBlock(nn.Module):
     """Widens, filters each channel by itself, narrows; the input is added where it has the shape of the output."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, expand: int, stride: int) -> None:
@@ -49,6 +49,9 @@ class Block(nn.Module):
         self._project_conv = nn.Conv2d(inside, outputs, 1, bias=False)
         self._bn2 = _norm(outputs)
         self.widens, self.skips = expand > 1, stride == 1 and inputs == outputs
+
+    def _get_name(self) -> str:
+        return "Block"  # how it prints: pools and run folders compare networks by that
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu6(self._bn0(self._expand_conv(x))) if self.widens else x
@@ -67,7 +70,8 @@ class EfficientNetLite(nn.Module):
         blocks, width = [], stem
         for stage in stages:
             for i in range(stage.blocks):
-                blocks.append(Block(width, stage.outputs, stage.kernel, stage.expand, stage.stride if i == 0 else 1))
+                stride = stage.stride if i == 0 else 1
+                blocks.append(MobileBlock(width, stage.outputs, stage.kernel, stage.expand, stride))
                 width = stage.outputs
         self._blocks = nn.ModuleList(blocks)
         self._conv_head = nn.Conv2d(width, head, 1, bias=False)

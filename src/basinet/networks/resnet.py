@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions with batch norm, and a shortcut that skips pixels and pads channels with zeros."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -20,6 +20,9 @@ class Block(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
         self.stride, self.extra = stride, outputs - inputs
+
+    def _get_name(self) -> str:
+        return "Block"  # how it prints: pools and run folders compare networks by that
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x
@@ -40,9 +43,9 @@ class ResNet(nn.Module):
         n = (depth - 2) // 6
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = nn.Sequential(*(Block(16, 16, 1) for _ in range(n)))
-        self.layer2 = nn.Sequential(Block(16, 32, 2), *(Block(32, 32, 1) for _ in range(n - 1)))
-        self.layer3 = nn.Sequential(Block(32, 64, 2), *(Block(64, 64, 1) for _ in range(n - 1)))
+        self.layer1 = nn.Sequential(*(ResidualBlock(16, 16, 1) for _ in range(n)))
+        self.layer2 = nn.Sequential(ResidualBlock(16, 32, 2), *(ResidualBlock(32, 32, 1) for _ in range(n - 1)))
+        self.layer3 = nn.Sequential(ResidualBlock(32, 64, 2), *(ResidualBlock(64, 64, 1) for _ in range(n - 1)))
         self.linear = nn.Linear(64, outputs)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -35,16 +35,16 @@ class NormalPredictive(RealPredictive):
         return self.covariance.diagonal(dim1=-2, dim2=-1).reshape(self.outputs.shape)
 
     @cached_property
-    def noise(self) -> Tensor:
+    def noise_variance(self) -> Tensor:
         """The variance of the noise, (M, S, B, *event)."""
         return self._numbers.distribution(self.outputs, self.learned).variance
 
     def plain(self, dtype: torch.dtype) -> Normal:
-        return Normal(self.outputs.to(dtype), (self.noise.to(dtype) + self.spread).sqrt(), validate_args=False)
+        return Normal(self.outputs.to(dtype), (self.noise_variance.to(dtype) + self.spread).sqrt(), validate_args=False)
 
     @cached_property
     def aleatoric(self) -> Tensor:
-        return weighted(self.mass, self.factor.square().to(self.noise) * self.noise)
+        return weighted(self.mass, self.factor.square().to(self.noise_variance) * self.noise_variance)
 
     @cached_property
     def within(self) -> Tensor:
@@ -81,17 +81,17 @@ class NormalPredictive(RealPredictive):
         """(M, S, B, E, E), noise included: in double precision, where a large covariance leaves room for the noise. A
         covariance that rounding made indefinite beyond the noise is taken without its negative part."""
         assert self.covariance is not None
-        noise = torch.diag_embed(self.noise.double().reshape(*self.outputs.shape[:3], -1))
+        diagonal = torch.diag_embed(self.noise_variance.double().reshape(*self.outputs.shape[:3], -1))
         covariance = self.covariance.double()
-        total = (covariance + covariance.mT) / 2 + noise
+        total = (covariance + covariance.mT) / 2 + diagonal
         if not bool(total.isfinite().all()):
             raise FloatingPointError(f"the covariance of what is predicted is not finite: {REMEDY}")
         indefinite = torch.linalg.cholesky_ex(total).info > 0
         if not bool(indefinite.any()):
             return total
-        values, vectors = torch.linalg.eigh((total - noise)[indefinite])
+        values, vectors = torch.linalg.eigh((total - diagonal)[indefinite])
         total = total.clone()
-        total[indefinite] = (vectors * values.clamp(min=0).unsqueeze(-2)) @ vectors.mT + noise[indefinite]
+        total[indefinite] = (vectors * values.clamp(min=0).unsqueeze(-2)) @ vectors.mT + diagonal[indefinite]
         return total
 
 

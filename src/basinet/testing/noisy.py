@@ -32,11 +32,11 @@ class Noisy:
     data: Data
     mean: Tensor  # (d,), mu
     curvature: float  # h
-    noise: Tensor  # (d, d), S
+    covariance: Tensor  # (d, d), S, of the noise in the gradient
 
     def stationary(self, rate: float) -> Tensor:
         """(d, d): the covariance of iterates of plain descent with that step size."""
-        return rate * self.noise / (self.curvature * (2 - rate * self.curvature))
+        return rate * self.covariance / (self.curvature * (2 - rate * self.curvature))
 
     def correlation(self, rate: float, steps: int) -> float:
         """Of iterates that are `steps` steps apart."""

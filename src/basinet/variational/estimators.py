@@ -78,7 +78,7 @@ def perturbed(
     for name in network.extra if isinstance(network, Altered) else ():
         layer, kind = name.rpartition(".")[0], chosen.get(name.rpartition(".")[0], "weights")
         parameter = name.removesuffix("_scale")
-        if kind == "local" and name.endswith("noise"):
+        if kind == "local" and name.endswith("normals"):
             wanted[name] = like.new_empty(examples, len(centre[_weight(layer)]))
         elif kind != "weights" and parameter in scale:
             buffers[name] = scale[parameter]
