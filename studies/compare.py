@@ -36,10 +36,10 @@ SEEDS = 2
 IMAGES = 4000  # training images
 BUILT_IN = ("digits", "breast_cancer", "diabetes")
 UCI = tuple(f"uci_{name}" for name in uci.NAMES)
-MADE = {"flats": "rent [EUR]", "weather": "rain,wind,fog"}  # and their targets
-SETS = (*BUILT_IN, "fashion_mnist", *UCI, *MADE)
+SYNTHETIC = {"flats": "rent [EUR]", "weather": "rain,wind,fog"}  # and their targets
+SETS = (*BUILT_IN, "fashion_mnist", *UCI, *SYNTHETIC)
 KEPT = ("nll", "accuracy", "ece", "rmse", "coverage_90")  # scores that a record has, where there are such
-ROWS_MADE = 2000  # of a made table
+SYNTHETIC_ROWS = 2000  # of a synthetic table
 
 
 def run(options: Options, say: Say) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     for name in options.sets:
         if name not in SETS:
             raise ValueError(f"the study compare has no set {name!r}.{did_you_mean(name, SETS)}")
-    sets = options.without_folder((*BUILT_IN, *MADE), SETS, say)
+    sets = options.without_folder((*BUILT_IN, *SYNTHETIC), SETS, say)
     path = options.out / "compare.jsonl"
     known = read_records(path) if path.exists() else []
     for name in sets:
@@ -83,9 +83,9 @@ def _compared(options: Options, name: str, say: Say) -> list[dict[str, Any]]:
     data: str | Path = name
     if name in UCI:
         data = Path(str(options.folder)) / f"{name}.npz"
-    elif name in MADE:
-        data = made(name, options.out / f"{name}.csv")
-    target = "y" if name in UCI else MADE.get(name)
+    elif name in SYNTHETIC:
+        data = synthetic(name, options.out / f"{name}.csv")
+    target = "y" if name in UCI else SYNTHETIC.get(name)
     asking = Asking(target, None, options.folder, None, None, None, MEMBERS, SEEDS, options.seed, engine, examples)
     where = () if options.folder is None else ("--folder", str(options.folder))
     command = ("basinet", "study", "compare", "--sets", name, *where)
@@ -107,7 +107,7 @@ def _is(record: dict[str, Any], name: str, options: Options) -> bool:
     return record["data"] == name and record["first_seed"] == options.seed
 
 
-def made(name: str, path: Path) -> Path:
+def synthetic(name: str, path: Path) -> Path:
     """A table with dates and categories whose law is known, as a csv file."""
     rng = np.random.default_rng(len(name))
     columns = _flats(rng) if name == "flats" else _weather(rng)
@@ -119,13 +119,13 @@ def made(name: str, path: Path) -> Path:
 
 def _days(rng: np.random.Generator) -> tuple[np.ndarray, list[str]]:
     """Days within four years as numbers from 0 on, and as dates."""
-    day = rng.integers(0, 1461, ROWS_MADE)
+    day = rng.integers(0, 1461, SYNTHETIC_ROWS)
     return day, [str(np.datetime64("2020-01-01") + int(d)) for d in day]
 
 
 def _names(rng: np.random.Generator, *names: str) -> tuple[np.ndarray, list[str]]:
     """Numbers of names, and the names."""
-    chosen = rng.integers(0, len(names), ROWS_MADE)
+    chosen = rng.integers(0, len(names), SYNTHETIC_ROWS)
     return chosen, [names[k] for k in chosen]
 
 
@@ -134,12 +134,12 @@ def _flats(rng: np.random.Generator) -> dict[str, Any]:
     day, dates = _days(rng)
     district, districts = _names(rng, "Altstadt", "Hafen", "Nord", "Süd", "West", "Seeufer")
     heating, heatings = _names(rng, "district heating", "gas", "oil", "heat pump")
-    area = rng.gamma(9.0, 8.0, ROWS_MADE) + 15
-    built = rng.integers(1890, 2021, ROWS_MADE)
+    area = rng.gamma(9.0, 8.0, SYNTHETIC_ROWS) + 15
+    built = rng.integers(1890, 2021, SYNTHETIC_ROWS)
     price = np.array([15.0, 13.0, 9.5, 11.0, 10.5, 17.0])[district] * (1 + 0.05 * day / 365)
     price *= 1 + 0.00004 * (built - 1960.0) ** 2 / 10 + np.array([0.0, -0.02, -0.06, 0.05])[heating]
     price *= 1 - 0.0012 * (area - 80) + 0.04 * np.sin(2 * np.pi * day / 365.25)
-    rent = area * price * (1 + 0.08 * rng.standard_normal(ROWS_MADE))
+    rent = area * price * (1 + 0.08 * rng.standard_normal(SYNTHETIC_ROWS))
     return {
         "listed": dates,
         "district": districts,
@@ -154,15 +154,15 @@ def _weather(rng: np.random.Generator) -> dict[str, Any]:
     """Rain, wind and fog tomorrow, by logistic laws of what is measured today; fog and wind exclude each other."""
     day, dates = _days(rng)
     station, stations = _names(rng, "coast", "valley", "ridge", "plain")
-    pressure = 1013 + 9 * rng.standard_normal(ROWS_MADE)
-    humidity = rng.uniform(30, 100, ROWS_MADE)
-    warmth = 10 - 9 * np.cos(2 * np.pi * day / 365.25) + 4 * rng.standard_normal(ROWS_MADE)
+    pressure = 1013 + 9 * rng.standard_normal(SYNTHETIC_ROWS)
+    humidity = rng.uniform(30, 100, SYNTHETIC_ROWS)
+    warmth = 10 - 9 * np.cos(2 * np.pi * day / 365.25) + 4 * rng.standard_normal(SYNTHETIC_ROWS)
     odds = {
         "rain": -1.2 - 0.16 * (pressure - 1013) + 0.05 * (humidity - 65),
         "wind": np.array([0.8, -1.5, 1.0, -0.5])[station] - 0.12 * (pressure - 1013),
         "fog": np.array([-1.0, 1.2, -2.0, -0.5])[station] + 0.09 * (humidity - 75) - 0.1 * (warmth - 8),
     }
-    there = {k: rng.random(ROWS_MADE) < 1 / (1 + np.exp(-v)) for k, v in odds.items()}
+    there = {k: rng.random(SYNTHETIC_ROWS) < 1 / (1 + np.exp(-v)) for k, v in odds.items()}
     there["fog"] &= ~there["wind"]
     measured = {"pressure": pressure.round(1), "humidity": humidity.round(0), "temperature": warmth.round(1)}
     return {"date": dates, "station": stations, **measured, **{k: v.astype(float) for k, v in there.items()}}

@@ -32,7 +32,7 @@ EPOCHS = 30
 LEVEL = 0.9
 
 
-class _Found(NamedTuple):
+class _Coverage(NamedTuple):
     """What a kind of set did on the test examples of a split."""
 
     held: float  # the share of truths inside
@@ -48,7 +48,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         raise ValueError(f"unknown data set {unknown[0]!r}.{did_you_mean(unknown[0], SETS)}")
     records = []
     for name in options.sets or SETS:
-        results: dict[str, list[_Found]] = {}
+        results: dict[str, list[_Coverage]] = {}
         for split in range(options.splits or SPLITS):
             posterior, val, test = _fitted(options, name, options.seed + split)
             for kind, one in _sets(posterior, val, test):
@@ -80,7 +80,7 @@ def _fitted(options: Options, name: str, seed: int) -> tuple[Posterior, Data, Da
     return posterior, options.cut(splits.val), options.cut(splits.test)
 
 
-def _sets(posterior: Posterior, val: Data, test: Data) -> Iterator[tuple[str, _Found]]:
+def _sets(posterior: Posterior, val: Data, test: Data) -> Iterator[tuple[str, _Coverage]]:
     """Every kind of set that fits, and the predictive's own."""
     plain = posterior.predict(test.inputs)
     if isinstance(plain, NumberPredictive):
@@ -104,19 +104,19 @@ def _sets(posterior: Posterior, val: Data, test: Data) -> Iterator[tuple[str, _F
             yield label, _of_set(chosen.conformal_set, test.targets, calibrated.conformal.n)
 
 
-def _of_interval(edges: tuple[Tensor, Tensor], targets: Tensor, n: int) -> _Found:
+def _of_interval(edges: tuple[Tensor, Tensor], targets: Tensor, n: int) -> _Coverage:
     low, high = edges
     targets = targets.to(low.device)
-    return _Found(float(((low <= targets) & (targets <= high)).double().mean()), float((high - low).mean()), n)
+    return _Coverage(float(((low <= targets) & (targets <= high)).double().mean()), float((high - low).mean()), n)
 
 
-def _of_set(sets: Tensor, targets: Tensor, n: int) -> _Found:
+def _of_set(sets: Tensor, targets: Tensor, n: int) -> _Coverage:
     inside = sets.gather(-1, targets.to(sets.device)[:, None])
     count = sets.sum(-1).double()
-    return _Found(float(inside.double().mean()), float(count.mean()), n, float((count == 0).double().mean()))
+    return _Coverage(float(inside.double().mean()), float(count.mean()), n, float((count == 0).double().mean()))
 
 
-def _summary(rows: list[_Found], n_test: int) -> dict[str, Any]:
+def _summary(rows: list[_Coverage], n_test: int) -> dict[str, Any]:
     splits, n = len(rows), rows[0].n
     mean = {what: math.fsum(getattr(row, what) for row in rows) / splits for what in ("held", "size", "empty")}
     summary = {"splits": splits, "n": n, "n_test": n_test, **mean, "each": [row.held for row in rows]}

@@ -114,7 +114,7 @@ class _Net(NamedTuple):
     features: dict[str, Data]  # of each part of the images
 
 
-class _Made(NamedTuple):
+class _Outcome(NamedTuple):
     """A posterior, what each of its networks gives on each part, what was chosen, and how long it took."""
 
     posterior: Posterior
@@ -141,7 +141,7 @@ class _Study:
         self.known = {(r["method"], r["network"]): r for r in records if self.common.items() <= r.items()}
         self.asked: list[dict[str, Any]] = []
         self.nets = [self._net(name, options.folder) for name in DEPTHS if name in (options.sets or DEPTHS)]
-        self.base = {net.name: self._made(net.head, net.features, {}) for net in self.nets}
+        self.base = {net.name: self._evaluated(net.head, net.features, {}) for net in self.nets}
 
     def method(self, method: str) -> None:
         """The records of a method: of each network, and of their mixture."""
@@ -188,7 +188,7 @@ class _Study:
         head = Posterior.of(module.linear, Problem(lambda: nn.Linear(64, 10), likelihoods.Categorical(), prior))
         return _Net(name, whole, head, features)
 
-    def _make(self, method: str, net: _Net) -> _Made:
+    def _make(self, method: str, net: _Net) -> _Outcome:
         """A method's posterior of one network."""
         self.say(f"{method}, {net.name}")
         if method == "base":
@@ -199,13 +199,13 @@ class _Study:
             began = time.perf_counter()
             posterior = self._fit(PEP(), net.whole, None, self.parts["tune"])
             [[sigma]] = posterior.info["curves"]["chosen"]
-            return self._made(posterior, self.parts, {"sigma": sigma}, began)
+            return self._evaluated(posterior, self.parts, {"sigma": sigma}, began)
         if method in LAST:
             return self._laplace(LAST[method], net.head, net.features, net.features["tune"], "probit")
         tune = self.parts["tune"].take(slice(0, max(2, self.parts["tune"].n // FEW)))
         return self._laplace(ALL[method.removesuffix(" sampled")], net.whole, self.parts, tune, _via(method))
 
-    def _tempered(self, net: _Net) -> _Made:
+    def _tempered(self, net: _Net) -> _Outcome:
         began = time.perf_counter()
         tempered = temper(net.head.to(self.engine.place), net.features["tune"])
         assert tempered.temperature is not None
@@ -214,7 +214,7 @@ class _Study:
         chosen = {"temperature": float(tempered.temperature.values)}
         return base._replace(posterior=tempered, chosen=chosen, fit_seconds=spent)
 
-    def _tempered_average(self) -> _Made:
+    def _tempered_average(self) -> _Outcome:
         """One temperature of the average of the four, found with whole networks: heads have inputs of their own."""
         began = time.perf_counter()
         tempered = temper(mix([net.whole.to(self.engine.place) for net in self.nets]), self.parts["tune"], of="average")
@@ -223,7 +223,7 @@ class _Study:
         chosen = {"temperature": float(tempered.temperature.values)}
         return _mixed(self.base)._replace(posterior=tempered, chosen=chosen, fit_seconds=spent)
 
-    def _laplace(self, recipe: Laplace, start: Posterior, parts: Mapping[str, Data], tune: Data, via: Via) -> _Made:
+    def _laplace(self, recipe: Laplace, start: Posterior, parts: Mapping[str, Data], tune: Data, via: Via) -> _Outcome:
         """Fitted to the curvature of some training images, that stands for all N."""
         began = time.perf_counter()
         train = parts["train"]
@@ -231,15 +231,15 @@ class _Study:
         recipe = replace(recipe, subset=train.n, prior_precision="validation", via=via)
         posterior = self._fit(recipe, start, stream, tune)
         factor = posterior.info["curves"]["prior_factor"][0][0]
-        return self._made(posterior, parts, {"prior_precision": factor * PRECISION, "n_tuned": tune.n}, began)
+        return self._evaluated(posterior, parts, {"prior_precision": factor * PRECISION, "n_tuned": tune.n}, began)
 
     def _fit(self, recipe: Laplace | PEP, start: Posterior, data: Stream | None, tune: Data) -> Posterior:
         seed = self.options.seed
         return fit(recipe, start.problem, data, val=tune, start=start, seed=seed, engine=self.engine)
 
-    def _made(
+    def _evaluated(
         self, posterior: Posterior, parts: Mapping[str, Data], chosen: dict[str, float], began: float | None = None
-    ) -> _Made:
+    ) -> _Outcome:
         """What a posterior of one network gives; `began` is when its fit did."""
         posterior, now = posterior.to(self.engine.place), time.perf_counter()
         [predictor] = posterior.predictors(seed=self.options.seed, keep=True)
@@ -247,9 +247,9 @@ class _Study:
         given = {name: [predictor(parts[name].inputs.to(self.engine.place))] for name in wanted}
         for [one] in given.values():
             one.outputs.sum().item()  # a GPU is done when it answers
-        return _Made(posterior, given, chosen, 0.0 if began is None else now - began, time.perf_counter() - now)
+        return _Outcome(posterior, given, chosen, 0.0 if began is None else now - began, time.perf_counter() - now)
 
-    def _score(self, method: str, name: str, fitted: _Made) -> None:
+    def _score(self, method: str, name: str, fitted: _Outcome) -> None:
         base = _mixed(self.base) if name == FOUR else self.base[name]
         targets = self.parts["report"].targets
         report = fitted.on("report")
@@ -311,13 +311,13 @@ def _run(body: nn.Module, images: Tensor) -> Tensor:
         return torch.cat([body(some.to(place)).cpu() for some in images.split(AT_ONCE)])
 
 
-def _mixed(fitted: Mapping[str, _Made]) -> _Made:
+def _mixed(fitted: Mapping[str, _Outcome]) -> _Outcome:
     """The mixture of networks, from what each gives."""
     each = list(fitted.values())
     given = {part: [x for one in each for x in one.given[part]] for part in each[0].given}
     chosen = {f"{what}, {name}": x for name, one in fitted.items() for what, x in one.chosen.items()}
     spent = (sum(x) for x in zip(*((one.fit_seconds, one.predict_seconds) for one in each)))
-    return _Made(mix([one.posterior for one in each]), given, chosen, *spent)
+    return _Outcome(mix([one.posterior for one in each]), given, chosen, *spent)
 
 
 def _via(method: str) -> Via:

@@ -1,6 +1,6 @@
 """Is the first answer good? The defaults on tables, beside gradient boosting with its own.
 
-Published splits of the nine UCI regression sets, the diabetes set, and tables that are made: a linear one with 1 %
+Published splits of the nine UCI regression sets, the diabetes set, and synthetic tables: a linear one with 1 %
 noise, Friedman's first function (also on 1,000, 15,000 and 100,000 training rows, for the time to a first answer),
 noise that depends on the inputs, and heavy tails. Nothing is set by hand:
 
@@ -92,7 +92,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     if options.folder is None:
         raise ValueError("the study tables reads the files uci_NAME.npz: give --folder with the folder they are in")
     methods = options.methods or tuple(m for m in METHODS if m in OURS or _installed(m))
-    for kind, words, known in (("method", methods, METHODS), ("set", options.sets, (*uci.NAMES, *MADE))):
+    for kind, words, known in (("method", methods, METHODS), ("set", options.sets, (*uci.NAMES, *UNPUBLISHED))):
         for one in words:
             if one not in known:
                 raise ValueError(f"the study tables has no {kind} {one!r}.{did_you_mean(one, known)}")
@@ -100,10 +100,10 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     today = version()
     records = {_key(r): r for r in read_records(path)} if path.exists() else {}
     records = {key: r for key, r in records.items() if r["method"] not in OURS or r.get("default") == today}
-    asked = [(s, k) for s in options.sets or (*uci.NAMES, *MADE) for k in range(options.splits or 1)]
+    asked = [(s, k) for s in options.sets or (*uci.NAMES, *UNPUBLISHED) for k in range(options.splits or 1)]
     for name, split in asked:
         missing = [m for m in methods if (name, split, m, options.seed) not in records]
-        read = partial(_published, options.folder, name) if name in uci.NAMES else MADE[name]
+        read = partial(_published, options.folder, name) if name in uci.NAMES else UNPUBLISHED[name]
         for method, (scores, seconds, about) in _results(read, split, missing, options):
             place = {"study": "tables", "data": name, "split": split, "method": method, "seed": options.seed}
             own = {"default": today} if method in OURS else {}
@@ -250,7 +250,7 @@ def _cut(inputs: np.ndarray, targets: np.ndarray, split: int) -> Rows:
     return Rows(inputs[train], targets[train], inputs[test], targets[test])
 
 
-def _made(n: int, d: int, function: Callable[[np.ndarray, np.ndarray], np.ndarray], split: int) -> Rows:
+def _synthetic(n: int, d: int, function: Callable[[np.ndarray, np.ndarray], np.ndarray], split: int) -> Rows:
     """A table of uniform inputs in (0, 1) and targets that are a function of them and of standard normal noise."""
     rng = np.random.default_rng(1000 + split)
     x, noise = rng.uniform(size=(n, d)), rng.standard_normal(n)
@@ -277,15 +277,15 @@ def _tails(x: np.ndarray, noise: np.ndarray) -> np.ndarray:
     return np.exp(z[:, 0] + 0.5 * z[:, 1] * z[:, 2] + 0.3 * noise)
 
 
-MADE: dict[str, Callable[[int], Rows]] = {
+UNPUBLISHED: dict[str, Callable[[int], Rows]] = {
     "diabetes": _diabetes,
-    "linear": partial(_made, 1667, 10, _linear),
-    "friedman": partial(_made, 2000, 10, _friedman),
-    "friedman_1000": partial(_made, 1111, 10, _friedman),
-    "friedman_15000": partial(_made, 16667, 10, _friedman),
-    "friedman_100000": partial(_made, 111111, 10, _friedman),
-    "uneven": partial(_made, 4000, 6, _uneven),
-    "tails": partial(_made, 3000, 8, _tails),
+    "linear": partial(_synthetic, 1667, 10, _linear),
+    "friedman": partial(_synthetic, 2000, 10, _friedman),
+    "friedman_1000": partial(_synthetic, 1111, 10, _friedman),
+    "friedman_15000": partial(_synthetic, 16667, 10, _friedman),
+    "friedman_100000": partial(_synthetic, 111111, 10, _friedman),
+    "uneven": partial(_synthetic, 4000, 6, _uneven),
+    "tails": partial(_synthetic, 3000, 8, _tails),
 }
 
 

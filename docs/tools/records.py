@@ -130,7 +130,7 @@ def studied(method: str) -> list[str]:
     score = {(r["data"], r["method"]): r for r in rows}
     if not labels:
         return []
-    cells = [[title(s), f"{base[s]:.3f}", *(told(score[s, label]) for label in labels)] for s in base]
+    cells = [[title(s), f"{base[s]:.3f}", *(nll_cell(score[s, label]) for label in labels)] for s in base]
     words = "Test NLL with every default, mean of two seeds (`basinet study compare`, results/compare.jsonl). Bold: no"
     heads = ["set", "one network (MAP)", *labels]
     return [words, "row of that study was significantly better.", "", *markdown_table(heads, cells)]
@@ -169,7 +169,7 @@ def judged(row: dict[str, Any]) -> str:
     return f"On {where} it is significantly better than one network." if row["high"] < 0 else ""
 
 
-def told(row: dict[str, Any]) -> str:
+def nll_cell(row: dict[str, Any]) -> str:
     """A score, in bold where the row is the best or not significantly different from it."""
     return f"**{row['nll']:.3f}**" if tied(row) else f"{row['nll']:.3f}"
 

@@ -81,9 +81,9 @@ class Cast:
             if opened.note:
                 self._say(opened.note)
             self.pool = opened
-            self.made_by = [_description(each[i], sources[i], given) for i in firsts]
+            self.origins = [_description(each[i], sources[i], given) for i in firsts]
             names = [type(each[i]).__name__ for i in firsts]
-            self.entries = [opened.entry(name, by) for name, by in zip(names, self.made_by)]
+            self.entries = [opened.entry(name, by) for name, by in zip(names, self.origins)]
         self.names = [_file_name(m, None if start is None else self.point(i, 0)) for i, m in enumerate(who)]
         if each[0].coupled:  # a member is what the others of its recipe made of it
             mates = [[n for n, k in zip(self.names, self.kind) if k == j] for j in range(len(self.kinds))]
@@ -151,7 +151,7 @@ class Cast:
             if not checkpoints.exist():
                 self._sweep(cohort, checkpoints.run)  # of runs that were killed before their first checkpoint
                 if self.entries and len(cohort) == 1 and kind.grows:
-                    go_on(self.pool, kind, self.made_by[cohort[0]], checkpoints, self.plans[cohort[0]].bank)
+                    go_on(self.pool, kind, self.origins[cohort[0]], checkpoints, self.plans[cohort[0]].bank)
             shelf = self.shelf if self.entries else None
             yield from given.engine.train(
                 work, roster, missing=wanted, observe=given.observe, checkpoints=checkpoints, shelf=shelf

@@ -14,7 +14,7 @@ from .engine.checkpoint import Checkpoints
 from .pool import Pool
 
 
-def go_on(pool: Pool, recipe: Method, made_by: dict[str, Any], checkpoints: Checkpoints, rows: int) -> None:
+def go_on(pool: Pool, recipe: Method, origin: dict[str, Any], checkpoints: Checkpoints, rows: int) -> None:
     """Puts the run where the longest shorter one in the pool ended, if there is one. Refuses more of a run that was
     begun with another seed, or on other data."""
     assert recipe.grows is not None
@@ -27,7 +27,7 @@ def go_on(pool: Pool, recipe: Method, made_by: dict[str, Any], checkpoints: Chec
         known, length = _without(fields, recipe.grows), _length(fields, recipe.grows)
         if length is None or length >= asked:
             continue
-        differs = [key for key in made_by if known.get(key) != _without(made_by, recipe.grows)[key]]
+        differs = [key for key in origin if known.get(key) != _without(origin, recipe.grows)[key]]
         if not differs:
             shorter.append((length, entry))
         elif differs in (["seed"], ["data"]) and any(entry.folder.glob("member-*")):
@@ -40,7 +40,7 @@ def go_on(pool: Pool, recipe: Method, made_by: dict[str, Any], checkpoints: Chec
     hint = f"leave out {recipe.grows}= to begin a run of its own"
     if "seed" in others:
         raise ValueError(
-            f"{recipe.label} is asked for {asked} more with seed {made_by['seed']}, and the run in {pool.path} was "
+            f"{recipe.label} is asked for {asked} more with seed {origin['seed']}, and the run in {pool.path} was "
             f"begun with seed {others['seed']}: give that seed to go on with it, or {hint}"
         )
     raise ValueError(
@@ -49,16 +49,16 @@ def go_on(pool: Pool, recipe: Method, made_by: dict[str, Any], checkpoints: Chec
     )
 
 
-def _without(made_by: dict[str, Any], field: str) -> dict[str, Any]:
-    method = made_by.get("method")
+def _without(origin: dict[str, Any], field: str) -> dict[str, Any]:
+    method = origin.get("method")
     if not isinstance(method, dict) or not isinstance(method.get("fields"), dict):
-        return made_by
+        return origin
     fields = {key: value for key, value in method["fields"].items() if key != field}
-    return made_by | {"method": method | {"fields": fields}}
+    return origin | {"method": method | {"fields": fields}}
 
 
-def _length(made_by: dict[str, Any], field: str) -> int | None:
-    method = made_by.get("method")
+def _length(origin: dict[str, Any], field: str) -> int | None:
+    method = origin.get("method")
     fields = method.get("fields") if isinstance(method, dict) else None
     length = fields.get(field) if isinstance(fields, dict) else None
     return length if isinstance(length, int) else None

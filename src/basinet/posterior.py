@@ -111,7 +111,7 @@ class Posterior:
         return sum(len(p.members) for p in self.parts)
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{len(p.members)} of {_told(p)}" for p in self.parts[:3])
+        parts = ", ".join(f"{len(p.members)} of {_in_words(p)}" for p in self.parts[:3])
         more = f", ... ({len(self.parts)} kinds)" if len(self.parts) > 3 else ""
         return f"Posterior(members={len(self)}: {parts}{more})"
 
@@ -384,7 +384,7 @@ def joined(parts: list[Part]) -> tuple[Part, ...]:
     return tuple(joined)
 
 
-def _told(part: Part) -> str:
+def _in_words(part: Part) -> str:
     """How members were made, and what they are: MAP(epochs=30), Delta over 51 parameters."""
     origin = "a module trained elsewhere" if part.recipe is None else short(part.recipe)
     total = sum(math.prod(shape) for shape in part.problem.network.params.values())

@@ -65,7 +65,7 @@ def by_validation(
         curves = {"step_size": step, "start_nll": before[i], "own_nll": after}
         rows: dict[str, list[Any]] = {name: [[x]] for name, x in curves.items()}
         rows |= {"tried_step_size": [list(tried[i])], "tried_nll": [list(tried[i].values())]}
-        parts.append(_told(one.parts[0], rows, lines))
+        parts.append(_with_notes(one.parts[0], rows, lines))
     return relabelled(parts, [each[i] for i in places])
 
 
@@ -157,6 +157,6 @@ def _lines(step: float, before: float, after: float) -> list[str]:
     return [f"step size {step:.3g}, by validation: {losses}"]
 
 
-def _told(part: Part, rows: dict[str, list[Any]], lines: list[str]) -> Part:
+def _with_notes(part: Part, rows: dict[str, list[Any]], lines: list[str]) -> Part:
     info = part.info | {"curves": part.info.get("curves", {}) | rows, "notes": [lines]}
     return replace(part, info=info)

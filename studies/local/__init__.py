@@ -183,12 +183,12 @@ class _Study:
             "seed": self.options.seed,
             **sizes,
             "prior_scale": (self.protocol.decay * sizes["n_train"]) ** -0.5,
-            "protocol": self.protocol.told() | {"outside": list(self.protocol.outside)},
+            "protocol": self.protocol.recorded() | {"outside": list(self.protocol.outside)},
         }
 
     def _known(self) -> dict[str, dict[str, Any]]:
         """The records of this very protocol, by method."""
-        records = {method: self._records(method, same=Protocol.told) for method in self.modes.methods()}
+        records = {method: self._records(method, same=Protocol.recorded) for method in self.modes.methods()}
         return {method: rows[0] for method, rows in records.items() if rows}
 
     def _records(self, method: str, same: Callable[[Protocol], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -76,14 +76,14 @@ class Protocol:
         """Whether the network is the user's."""
         return ":" in self.network
 
-    def told(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """The fields, and what the file of a network of the user's says: it may be edited and keep its name."""
         digest = {"network_digest": _digest(Path(self.network.rpartition(":")[0]))} if self.own else {}
         return asdict(self) | digest
 
     def trained(self) -> dict[str, Any]:
         """The fields on which predictions depend."""
-        return {name: value for name, value in self.told().items() if name not in SCORING}
+        return {name: value for name, value in self.recorded().items() if name not in SCORING}
 
     def step_size(self, peak: float) -> bn.optim.Optimizer:
         """The optimiser of training, with another peak."""

@@ -24,7 +24,7 @@ import torch
 
 from .. import Options, Say, append_record, did_you_mean, read_records
 from .images import PLAIN, SHOWN, image_records, kept
-from .paired import differences, told_differences
+from .paired import differences, differences_in_words
 from .setting import IMAGES, PRESETS, Setting, image_methods, in_table
 from .toys import TOYS, toy_methods
 
@@ -80,7 +80,7 @@ def _records(options: Options, say: Say) -> Iterator[dict[str, Any]]:
             records = image_records(name, setting, options, engine, done)
         for record in records:
             yield append_record(place, {"study": "repulsion", **record})
-            say(told(record))
+            say(in_words(record))
             if options.preset and (published := in_table(record["method"])):
                 say(published)
 
@@ -95,17 +95,18 @@ def over_seeds(options: Options) -> Iterator[str]:
         pairs = [(kept(options, data, method, s).read(), kept(options, data, PLAIN, s).read()) for s in seeds]
         gaps = None if method == PLAIN else differences(pairs)
         if gaps is not None and gaps["seeds"] > 1:
-            yield f"{data:15} {method:18} less {PLAIN}, {gaps['seeds']} seeds: {told_differences(gaps)}"
+            yield f"{data:15} {method:18} less {PLAIN}, {gaps['seeds']} seeds: {differences_in_words(gaps)}"
 
 
-def told(record: dict[str, Any]) -> str:
+def in_words(record: dict[str, Any]) -> str:
     """A record in a line; records made before differences were kept have none."""
     head = f"{record['data']:15} {record['method']:18}"
     if "clean" in record:
         parts = [
             f"{where} " + "  ".join(f"{k} {record[where][k]:.4f}" for k in SHOWN) for where in ("clean", "corrupted")
         ]
-        less = "" if record.get("difference") is None else f"   less {PLAIN}: {told_differences(record['difference'])}"
+        gaps = record.get("difference")
+        less = "" if gaps is None else f"   less {PLAIN}: {differences_in_words(gaps)}"
         return f"{head} {'   '.join(parts)}   cosine {record['gradient_cosine']:.3f}   {record['seconds']:.0f} s{less}"
     if "spread" in record:
         spread, nll = record["spread"], record["nll"]["between"]

@@ -75,7 +75,7 @@ def differences(pairs: Iterable[tuple[dict[str, Tensor] | None, dict[str, Tensor
     return gaps
 
 
-def told_differences(gaps: dict[str, Any]) -> str:
+def differences_in_words(gaps: dict[str, Any]) -> str:
     """Differences in a line."""
     each = [
         f"{part} {name} {row['difference']:+.4f} ({row['low']:+.4f}, {row['high']:+.4f})"

@@ -91,7 +91,7 @@ def test_members_that_were_lost_are_reported(tmp_path):
     for r, left in zip((r for r in changed if r["method"] == "deep ensemble"), (2, 4)):
         r |= {"members": left, "asked": 5}
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in changed))
-    rows = {row.name: row.told_members for row in read_run(tmp_path).rows}
+    rows = {row.name: row.members_in_words for row in read_run(tmp_path).rows}
     assert rows["deep ensemble"] == "2 to 4 of 5" and rows["MultiSWAG"] == "5" and len(rows) == len(METHODS)
 
 

@@ -16,7 +16,7 @@ from studies import compare
 def test_the_study_leaves_a_record_for_every_row_and_makes_none_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "ROWS", ("MAP",))
     monkeypatch.setattr(compare, "MEMBERS", 2)
-    monkeypatch.setattr(compare, "ROWS_MADE", 60)
+    monkeypatch.setattr(compare, "SYNTHETIC_ROWS", 60)
     lines: list[str] = []
     options = studies.Options(tmp_path, device="cpu", sets=("weather", "uci_yacht"), examples=20)
     records = compare.run(options, lines.append)
@@ -67,9 +67,9 @@ def test_the_table_says_who_won_and_who_do_not_differ_significantly():
 
 
 def test_generated_tables_are_the_same_each_time_and_have_their_targets(tmp_path):
-    for name, target in compare.MADE.items():
-        first, again = (compare.made(name, tmp_path / "new" / f"{k}.csv").read_text() for k in "ab")
+    for name, target in compare.SYNTHETIC.items():
+        first, again = (compare.synthetic(name, tmp_path / "new" / f"{k}.csv").read_text() for k in "ab")
         assert first == again
         rows = list(csv.DictReader(first.splitlines()))
-        assert len(rows) == compare.ROWS_MADE and {*target.split(",")} <= {*rows[0]}
+        assert len(rows) == compare.SYNTHETIC_ROWS and {*target.split(",")} <= {*rows[0]}
     assert not any(float(r["wind"]) and float(r["fog"]) for r in rows)

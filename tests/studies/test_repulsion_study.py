@@ -73,8 +73,8 @@ def test_records_without_scores_of_each_image_are_read(small, tmp_path):
     said: list[str] = []
     [record] = repulsion.run(asked(tmp_path), said.append)
     assert record["method"] == "LIT" and record["difference"] is None
-    assert repulsion.told(old).endswith("cosine 0.500   3 s")
-    assert "less deep ensemble" not in repulsion.told(record)
+    assert repulsion.in_words(old).endswith("cosine 0.500   3 s")
+    assert "less deep ensemble" not in repulsion.in_words(record)
 
 
 def scores_of(shift: float, seed: int, n: int = 400) -> dict[str, Tensor]:

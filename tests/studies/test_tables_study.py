@@ -21,8 +21,8 @@ def short(monkeypatch):
     monkeypatch.setattr(tables, "MAP", lambda: MAP(epochs=3))
     monkeypatch.setattr(tables, "BatchEnsemble", lambda: BatchEnsemble(epochs=3, count=3))
     monkeypatch.setattr(tables, "MEMBERS", 2)
-    rows = tables.Rows(*(np.asarray(x) for x in tables._made(80, 3, lambda x, e: 5 + 3 * x[:, 0] + 0.1 * e, 0)))
-    monkeypatch.setitem(tables.MADE, "linear", lambda split: rows)
+    rows = tables.Rows(*(np.asarray(x) for x in tables._synthetic(80, 3, lambda x, e: 5 + 3 * x[:, 0] + 0.1 * e, 0)))
+    monkeypatch.setitem(tables.UNPUBLISHED, "linear", lambda split: rows)
 
 
 def test_every_method_has_a_record_and_a_stopped_run_resumes(short, tmp_path):

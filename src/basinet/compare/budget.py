@@ -71,7 +71,7 @@ def record(budget: Budget, rows: list[Row], scaled: list[Row]) -> dict[str, Any]
             "asked": [describe(row.recipe), row.members],
             "recipe": encode(one.recipe, {}),
             "members": one.members,
-            "told": one.told,
+            "told": one.spending,
         }
         for row, one in zip(rows, scaled)
     }
@@ -90,7 +90,7 @@ def scaled(row: Row, steps: float, n: int) -> Row:
     each = steps_of(recipe, n, row.started)
     over = " (the least it can do: more than the budget)" if members * each > steps else ""
     summary = f"{members} member{'s' * (members > 1)} of {each:,} steps{over}"
-    return row._replace(recipe=recipe, members=members, told=summary)
+    return row._replace(recipe=recipe, members=members, spending=summary)
 
 
 def _spent(budget: Budget, row: Row, n: int, seconds: Callable[[Row], float]) -> Row:
@@ -121,7 +121,7 @@ def _known(row: Row, known: dict[str, Any]) -> Row | None:
         one = known[row.label]
         if one["asked"] != [describe(row.recipe), row.members]:
             return None
-        return row._replace(recipe=decode(one["recipe"], {}), members=int(one["members"]), told=str(one["told"]))
+        return row._replace(recipe=decode(one["recipe"], {}), members=int(one["members"]), spending=str(one["told"]))
     except (KeyError, TypeError, ValueError):  # not there, or run.json was altered
         return None
 

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     recipe: Method | None  # None: the given weights as they are, or a reference
     members: int
     started: bool = False
-    told: str = ""  # how the budget was spent on it
+    spending: str = ""  # how the budget was spent on it
     tempered: bool = False  # whether its predictions get a temperature, or a factor on their spread
     crossed: bool = False  # whether each member leaves out validation rows of its own
     reference: str = ""  # the name of what is no posterior: constant, linear or boosting

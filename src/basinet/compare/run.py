@@ -156,7 +156,7 @@ def _record(
         say(f"{row.label}: already in {folder.path}, seed {seed}")
         return known
     repeat = f", seed {seed}" if len(setting.seeds) > 1 else ""
-    say(f"{row.label}: {row.members} x {_name(row)}{repeat}{row.told and '; ' + row.told}")
+    say(f"{row.label}: {row.members} x {_name(row)}{repeat}{row.spending and '; ' + row.spending}")
     return folder.add(*(yield from _measured(setting, row, seed, folder.path / "pool", turn)))
 
 
@@ -247,7 +247,7 @@ def _measured(
     calibrating = splits if kept is None else replace(splits, val=kept)
     unset = why_none(looked, posterior, calibrating)
     content |= {"unset": unset} if unset else {"sets": sets(posterior, calibrating, unit_of(splits))}
-    return content | _elsewhere(measured) | ({"told": row.told} if row.told else {}), measured.arrays
+    return content | _elsewhere(measured) | ({"told": row.spending} if row.spending else {}), measured.arrays
 
 
 def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:

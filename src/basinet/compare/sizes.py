@@ -39,7 +39,7 @@ class Sizes:
             row[subset] = 1 / len(subset)
         self.unit = unit
         self.most, self.n = min(n, EXAMPLES), 0  # examples that the curve is of, and those that came
-        self.found: dict[str, list[Tensor]] = {}  # (K, B) of each chunk
+        self.chunks: dict[str, list[Tensor]] = {}  # (K, B) of each chunk
         self.labels = 1  # elements of a target that are classes of their own
 
     def add(self, predictive: Predictive, targets: Tensor) -> None:
@@ -82,7 +82,7 @@ class Sizes:
         """One a size: means over subsets, and the standard deviation of the NLL over them."""
         if not self.n:
             return []
-        table = {name: torch.cat(parts, -1) for name, parts in self.found.items()}
+        table = {name: torch.cat(parts, -1) for name, parts in self.chunks.items()}
         scores = self._scores(table)
         rows, begin = [], 0
         for size, chosen in zip(self.sizes, self.chosen):
@@ -111,7 +111,7 @@ class Sizes:
                 "brier": table["brier"].double().mean(-1),
                 "ece": torch.stack(each).mean(0).double(),
                 "accuracy": table["right"].double().mean(-1),
-                "auroc": torch.stack([_errors_found(c, r) for c, r in zip(table["confidence"], table["right"])]),
+                "auroc": torch.stack([_error_auroc(c, r) for c, r in zip(table["confidence"], table["right"])]),
             }
         if "outside" in table:
             scores["ood_auroc"] = metrics.auroc(table["uncertainty"], table["outside"])
@@ -159,7 +159,7 @@ class Sizes:
         return whole, (torch.tensordot(weights, second, 1) - whole.square()).clamp(min=0)
 
     def _put(self, name: str, values: Tensor) -> None:
-        self.found.setdefault(name, []).append(values.cpu())
+        self.chunks.setdefault(name, []).append(values.cpu())
 
 
 def _first(predictive: Predictive, n: int) -> Predictive:
@@ -176,7 +176,7 @@ def _entropy(predictive: ClassPredictive | LabelPredictive, probs: Tensor) -> Te
     return entropies.reshape(*entropies.shape[:2], -1).mean(-1)
 
 
-def _errors_found(confidence: Tensor, right: Tensor) -> Tensor:
+def _error_auroc(confidence: Tensor, right: Tensor) -> Tensor:
     """How well doubt tells errors from the rest: the area under the ROC; NaN where all is right, or nothing."""
     doubt = 1 - confidence
     if bool(right.all()) or not bool(right.any()):

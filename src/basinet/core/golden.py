@@ -18,8 +18,8 @@ STEP = math.log(10) / 2  # of the grid: two points a power of ten
 Edge = Literal["low", "high"]
 
 
-class Found(NamedTuple):
-    """What a search found."""
+class Search(NamedTuple):
+    """The result of a search for a maximum."""
 
     best: float  # of all numbers that were tried
     values: dict[float, float]  # the function at each of them, in the order in which they were tried
@@ -34,7 +34,7 @@ def golden_section(
     iterations: int,
     widen: int = 3,
     at_zero: float = -math.inf,
-) -> Found:
+) -> Search:
     """The maximum of `function` on [low, high], to a factor of 10^(0.618^iterations).
 
     An end at which the maximum lies is moved by up to `widen` powers of ten; the lower one only while something better
@@ -66,7 +66,7 @@ def golden_section(
         else:
             a, x1 = x1, x2
             x2 = a + RATIO * (b - a)
-    return Found(max(values, key=lambda x: values[x]), values, len(grid) > count, edge)
+    return Search(max(values, key=lambda x: values[x]), values, len(grid) > count, edge)
 
 
 def logarithmic_grid(low: float, high: float, iterations: int) -> list[float]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from .golden import STEP, Edge, Found, logarithmic_grid
+from .golden import STEP, Edge, Search, logarithmic_grid
 
 
 def largest(
     function: Callable[[float], float], low: float, high: float, iterations: int, floor: float, widen: int = 3
-) -> Found:
+) -> Search:
     """The largest number at which `function` is at least `floor`, to a factor of 10^(0.5^(iterations + 1)).
 
     The grid goes from low to high, and on by up to `widen` powers of ten: up while the last number is accepted, down
@@ -39,10 +39,10 @@ def largest(
     widened = len(grid) > count
     edge: Edge | None = "low" if not accepted else "high" if accepted[-1] == grid[-1] else None
     if edge is not None:
-        return Found(math.exp(grid[0] if edge == "low" else grid[-1]), values, widened, edge)
+        return Search(math.exp(grid[0] if edge == "low" else grid[-1]), values, widened, edge)
     a = accepted[-1]
     b = grid[grid.index(a) + 1]
     for _ in range(iterations):
         middle = (a + b) / 2
         a, b = (middle, b) if accepts(middle) else (a, middle)
-    return Found(math.exp(a), values, widened, None)
+    return Search(math.exp(a), values, widened, None)

@@ -270,7 +270,7 @@ def _swap(module: nn.Module, where: Where, make: Make) -> nn.Module:
         for name, part in module.named_modules()
         if _is_attention(part) or (id(part) not in inside and not list(part.children()))
     }
-    replacements = {id(layers[name]): _made(make, name, layers[name]) for name in select(layers, where, "layer")}
+    replacements = {id(layers[name]): _replacement(make, name, layers[name]) for name in select(layers, where, "layer")}
     for part in list(module.modules()):
         for name, child in part._modules.items():
             if id(child) in replacements:
@@ -280,7 +280,7 @@ def _swap(module: nn.Module, where: Where, make: Make) -> nn.Module:
     return replacements.get(id(module), module)
 
 
-def _made(make: Make, name: str, layer: nn.Module) -> nn.Module:
+def _replacement(make: Make, name: str, layer: nn.Module) -> nn.Module:
     replacement = make(name, layer)
     if not isinstance(replacement, nn.Module):
         raise TypeError(f"expected an nn.Module in place of layer {name!r}, got {type(replacement).__name__}")

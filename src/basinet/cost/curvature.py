@@ -57,8 +57,8 @@ class _Facts(NamedTuple):
         return sum(o**2 + i**2 for o, i in self.pairs)
 
     @property
-    def found(self) -> int:
-        """Numbers in those that have to be found: a bias shares that of its matrix."""
+    def distinct(self) -> int:
+        """Numbers in those that differ: a bias shares the factor of its matrix."""
         return sum(o**2 + i**2 for o, i in self.pairs if i)
 
 
@@ -77,7 +77,7 @@ def _full(x: _Facts, rank: int) -> Demand:
 def _kronecker(x: _Facts, rank: int) -> Demand:
     return Demand(
         kept=x.size * (2 * x.total + x.factored),
-        finish=DOUBLE * (PAIRS * x.found + SIDE * x.total) + x.running + x.gradients,
+        finish=DOUBLE * (PAIRS * x.distinct + SIDE * x.total) + x.running + x.gradients,
         passes=x.passes,
         flops=sum(EIGEN * (o**3 + i**3) + 2.0 * x.seen * (o**2 + i**2) for o, i in x.pairs),
         what=f"Kronecker factors of {x.total:,} parameters",

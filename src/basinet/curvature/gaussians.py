@@ -44,13 +44,13 @@ class Curved(ABC):
 class CurvedDiagonal(Curved):
     """Independent elements."""
 
-    found: Diagonals
+    curvature: Diagonals
 
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
-        return {n: h.flatten() / prior[n] for n, h in self.found.values.items()}
+        return {n: h.flatten() / prior[n] for n, h in self.curvature.values.items()}
 
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Diagonal, float]:
-        precision = {n: positive(share * h + prior[n], n) for n, h in self.found.values.items()}
+        precision = {n: positive(share * h + prior[n], n) for n, h in self.curvature.values.items()}
         scale = {n: precision[n].rsqrt().to(c) for n, c in centre.items()}
         return Diagonal(centre, scale, buffers), _volume(precision, prior)
 
@@ -99,13 +99,13 @@ class CurvedKronecker(Curved):
 class CurvedFull(Curved):
     """All elements together."""
 
-    found: Matrix
+    curvature: Matrix
     params: Params
 
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
         root = self._spread(prior).rsqrt()
         try:
-            return {"": torch.linalg.eigvalsh(root.unsqueeze(1) * self.found.values * root)}
+            return {"": torch.linalg.eigvalsh(root.unsqueeze(1) * self.curvature.values * root)}
         except torch.linalg.LinAlgError as error:
             raise NotPositive(
                 f"the curvature has no eigenvalues that can be found ({str(error).splitlines()[0][:120]}): standardise "
@@ -114,14 +114,14 @@ class CurvedFull(Curved):
 
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Full, float]:
         spread = self._spread(prior)
-        precision = share * self.found.values
+        precision = share * self.curvature.values
         precision.diagonal().add_(spread)
         factor = inverse_factor(precision, ", ".join(self.params))
         volume = -2 * float(factor.diagonal().log().sum()) - float(spread.log().sum())
         return Full(centre, factor.to(next(iter(centre.values()))), buffers), volume
 
     def _spread(self, prior: Prior) -> Tensor:
-        each = [self.found.values.new_full((x.numel(),), prior[n]) for n, x in self.params.items()]
+        each = [self.curvature.values.new_full((x.numel(),), prior[n]) for n, x in self.params.items()]
         return torch.cat(each)
 
 
@@ -129,16 +129,16 @@ class CurvedFull(Curved):
 class CurvedLowRank(Curved):
     """Few directions, for a prior that is the same in all."""
 
-    found: Directions
+    curvature: Directions
 
     def eigenvalues(self, prior: Prior) -> dict[str, Tensor]:
-        return {"": self.found.values / one_precision(prior)}
+        return {"": self.curvature.values / one_precision(prior)}
 
     def posterior(self, centre: Params, share: float, prior: Prior, buffers: Params) -> tuple[Eigen, float]:
         like, rest = next(iter(centre.values())), one_precision(prior)
-        basis = {n: x.to(like) for n, x in self.found.basis.items()}
-        variance = (share * self.found.values + rest).reciprocal()
-        volume = float(torch.log1p(self.found.values * (share / rest)).sum())
+        basis = {n: x.to(like) for n, x in self.curvature.basis.items()}
+        variance = (share * self.curvature.values + rest).reciprocal()
+        volume = float(torch.log1p(self.curvature.values * (share / rest)).sum())
         return Eigen(centre, basis, variance.to(like), like.new_full((), rest), buffers), volume
 
 

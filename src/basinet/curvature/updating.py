@@ -36,7 +36,7 @@ def updated(curved: Curved, prior: Family, centre: Params, share: float, buffers
 @updated.register
 def _(curved: CurvedFull, prior: Family, centre: Params, share: float, buffers: Params) -> Full:
     before = torch.linalg.cholesky(covariance_of(prior, centre).double())
-    precision = torch.cholesky_inverse(before) + share * curved.found.values
+    precision = torch.cholesky_inverse(before) + share * curved.curvature.values
     factor = inverse_factor(precision, ", ".join(centre))
     return Full(centre, factor.to(next(iter(centre.values()))), buffers)
 
@@ -46,7 +46,7 @@ def _(curved: CurvedDiagonal, prior: Family, centre: Params, share: float, buffe
     if not isinstance(prior, Diagonal):
         raise _other(prior, "diagonal", "Diagonal")
     before = {n: prior.scale[n].double() ** -2 for n in centre}
-    precision = {n: positive(share * h + before[n], n) for n, h in curved.found.values.items()}
+    precision = {n: positive(share * h + before[n], n) for n, h in curved.curvature.values.items()}
     return Diagonal(centre, {n: precision[n].rsqrt().to(c) for n, c in centre.items()}, buffers)
 
 
@@ -73,7 +73,8 @@ def _(curved: CurvedKronecker, prior: Family, centre: Params, share: float, buff
 
 @updated.register
 def _(curved: CurvedLowRank, prior: Family, centre: Params, share: float, buffers: Params) -> Eigen:
-    rows = ravel({n: curved.found.basis[n].double() for n in centre}, 1) * (share * curved.found.values).sqrt()[:, None]
+    basis, values = curved.curvature.basis, curved.curvature.values
+    rows = ravel({n: basis[n].double() for n in centre}, 1) * (share * values).sqrt()[:, None]
     if isinstance(prior, Diagonal):
         scales = ravel({n: prior.scale[n] for n in centre}).double()
         if bool((scales != scales[0]).any()):

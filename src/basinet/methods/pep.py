@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..core.golden import STEP, Found, golden_section
+from ..core.golden import STEP, Search, golden_section
 from ..core.largest import largest
 from ..core.noise import Noise
 from ..core.tree import Point, nbytes, size, stack, tree_map
@@ -244,7 +244,7 @@ def _leading(x: Tensor, rank: int) -> Tensor:
     return torch.linalg.svd(x.flatten(1), full_matrices=False).U[:, :rank].contiguous()
 
 
-def _notes(search: Found, sigma: float, gain: float, lost: bool, accept: float | None) -> Iterable[str]:
+def _notes(search: Search, sigma: float, gain: float, lost: bool, accept: float | None) -> Iterable[str]:
     """What a person should know of the search."""
     low, high = min(search.values), max(search.values)
     if accept is not None:

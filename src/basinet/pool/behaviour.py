@@ -187,8 +187,8 @@ def _numbers(
     keyed = {n: _at(n, x) + change * _at(f"{n}, changed", x) for n, x in point.params.items()}
     noise, directions = Noise.seed(2, place), dict[int, list[Tensor]]()
 
-    def told(compute: Callable[[], Tensor]) -> Numbers:
-        return _told(compute, directions)
+    def sums(compute: Callable[[], Tensor]) -> Numbers:
+        return _sums(compute, directions)
 
     def at(params: Params, mode: Any, inputs: Any = data.inputs) -> Tensor:
         return problem.outputs(params, point.buffers, inputs, noise, mode)[0]
@@ -198,19 +198,19 @@ def _numbers(
         batch = Batch(data.inputs, data.targets, index, torch.zeros((), device=place), len(data.targets))
         return problem.log_densities(at(keyed, "eval"), keyed, batch)
 
-    energy = told(lambda: problem.term_potential(keyed, point.buffers, None, "eval"))
+    energy = sums(lambda: problem.term_potential(keyed, point.buffers, None, "eval"))
     numbers: dict[str, Numbers] = {"the energy of its terms": energy} if problem.terms else {}
     for name, (times, inputs) in others.items():
         of = partial(at, {n: x * times for n, x in keyed.items()}, inputs=move(inputs, place, dtype))
-        numbers[FURTHER + name] = told(partial(of, "eval"))
+        numbers[FURTHER + name] = sums(partial(of, "eval"))
         if times == max(SIZES):
-            numbers[f"{FURTHER}{name}, and {TRAINING}"] = told(partial(of, "train"))
+            numbers[f"{FURTHER}{name}, and {TRAINING}"] = sums(partial(of, "train"))
     return {
-        OUTPUT: told(lambda: at(keyed, "eval")),
-        TRAINING: told(lambda: at(keyed, "train")),
-        "its output at the start": told(lambda: at(point.params, "eval")) if built else None,
-        "the log likelihood": told(likelihood),
-        "the prior's energy": told(lambda: problem.prior.energy(problem.split(keyed)[0])),
+        OUTPUT: sums(lambda: at(keyed, "eval")),
+        TRAINING: sums(lambda: at(keyed, "train")),
+        "its output at the start": sums(lambda: at(point.params, "eval")) if built else None,
+        "the log likelihood": sums(likelihood),
+        "the prior's energy": sums(lambda: problem.prior.energy(problem.split(keyed)[0])),
     } | numbers
 
 
@@ -220,7 +220,7 @@ def _at(name: str, like: Tensor) -> Tensor:
     return (Noise.seed(0, like.device).split(name).normal(like.double()) / math.sqrt(max(fan, 1))).to(like.dtype)
 
 
-def _told(compute: Callable[[], Tensor], directions: dict[int, list[Tensor]]) -> Numbers:
+def _sums(compute: Callable[[], Tensor], directions: dict[int, list[Tensor]]) -> Numbers:
     """A few numbers that stand for a tensor: random sums of its elements. None where it cannot be computed."""
     try:
         with torch.no_grad(), seeded(0):

@@ -109,7 +109,7 @@ class PoolEntry:
         meta = {"family": encode(family, tensors), "curves": curves}
         places = {key: place for key, x in tensors.items() if (place := self._own(x)) is not None}
         if places:
-            meta["bank"] = {key: [*_told(place), digest({"": tensors.pop(key)})] for key, place in places.items()}
+            meta["bank"] = {key: [*_as_json(place), digest({"": tensors.pop(key)})] for key, place in places.items()}
         write_tensors(self.file(name), tensors, meta)
 
     def read(self, name: str, device: torch.device | str = "cpu") -> tuple[Family, dict[str, list[Any]]]:
@@ -178,7 +178,7 @@ class Shelf(NamedTuple):
             self.entries[self.kind[i]].write(self.names[i], family, curves)
 
 
-def _told(place: Place) -> list[Any]:
+def _as_json(place: Place) -> list[Any]:
     return [Path(place.file).name, place.begin, list(place.shape), str(place.dtype).removeprefix("torch.")]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily
 
 from ..calibrate.conformal_sets import Conformal
-from ..problem.distributions import parameters_of, remade
+from ..problem.distributions import parameters_of, with_parameters
 from ..problem.likelihoods import NumberLikelihood
 from ..problem.likelihoods.fitting import in_shape
 from .predictive import Predictive, weighted
@@ -154,7 +154,7 @@ class NumberPredictive(Predictive):
         """A mixture whose component axis (M * S) is the last batch axis of its parts, as torch wants it."""
         parts = self.components
         values = {k: v.expand(parts.batch_shape) for k, v in parameters_of(parts).items()}
-        moved = remade(parts, {k: v.flatten(0, 1).movedim(0, -1) for k, v in values.items()})
+        moved = with_parameters(parts, {k: v.flatten(0, 1).movedim(0, -1) for k, v in values.items()})
         mass = self.mass.flatten().expand(moved.batch_shape)
         return MixtureSameFamily(Categorical(probs=mass, validate_args=False), moved, validate_args=False)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..core.noise import Noise
-from ..problem.distributions import parameters_of, remade
+from ..problem.distributions import parameters_of, with_parameters
 from ..problem.warps import WarpedNormal
 from .numbers import NumberPredictive
 from .predictive import weighted
@@ -48,7 +48,7 @@ class RealPredictive(NumberPredictive):
         loc, factor = given["loc"], self.factor.to(given["loc"])
         centre = self.centre.to(loc)
         moved = {"loc": centre + factor * (loc - centre), "scale": factor * given["scale"]}
-        return remade(parts, given | moved)
+        return with_parameters(parts, given | moved)
 
     @cached_property
     def factor(self) -> Tensor:

@@ -24,7 +24,7 @@ def parameters_of(distribution: Distribution) -> dict[str, Tensor]:
     return {name: getattr(distribution, name) for name in distribution.arg_constraints}
 
 
-def remade(distribution: Distribution, parameters: dict[str, Tensor]) -> Distribution:
+def with_parameters(distribution: Distribution, parameters: dict[str, Tensor]) -> Distribution:
     """One of the same kind with these parameters; what it is warped by is taken along."""
     kind: Any = type(distribution)
     warp = {"warp": distribution.warp} if hasattr(distribution, "warp") else {}

@@ -75,7 +75,7 @@
     array: series.high.map((v, i) => v - middle[i]), arrayminus: series.low.map((v, i) => middle[i] - v),
   });
   const traces = (panel) => {
-    const found = [];
+    const drawings = [];
     const words = panel.y.words.length > 0;
     const position = place(panel);
     const format = (axis) => (axis.percent ? ".1%" : ".4~g");
@@ -88,29 +88,29 @@
       const value = words ? `%{x:${format(panel.x)}}` : `%{x:.4~g}, %{y:${format(panel.y)}}`;
       const base = { x: series.x, y, name, hovertemplate: `${name}<br>${value}<extra></extra>`, showlegend: false };
       if (series.kind === "bars") {
-        found.push({ ...base, type: "bar", width: series.width * 0.94, marker: { color: faint(colour, 0.62), line: { width: 0 } } });
+        drawings.push({ ...base, type: "bar", width: series.width * 0.94, marker: { color: faint(colour, 0.62), line: { width: 0 } } });
       } else if (series.kind === "stack") {
         const who = series.y.map(plain);
-        found.push({ ...base, type: "bar", orientation: "h", customdata: who, marker: { color: colour },
+        drawings.push({ ...base, type: "bar", orientation: "h", customdata: who, marker: { color: colour },
           hovertemplate: `%{customdata}<br>${name}: ${value}<extra></extra>` });
       } else if (series.kind === "points") {
         const trace = { ...base, type: "scatter", mode: series.labelled ? "markers+text" : "markers",
           marker: { color: colour, size: on ? 10 : 7, symbol }, cliponaxis: false };
         if (series.labelled) Object.assign(trace, { text: [plain(cut(series.name, 24))], textposition: "bottom center", textfont: { size: 11 } });
         if (series.low.length) trace[words ? "error_x" : "error_y"] = { ...errors(words ? series.x : series.y, series), color: colour };
-        found.push(trace);
+        drawings.push(trace);
       } else {
         if (series.low.length && on) {
-          found.push({ type: "scatter", x: [...series.x, ...[...series.x].reverse()], y: [...series.high, ...[...series.low].reverse()],
+          drawings.push({ type: "scatter", x: [...series.x, ...[...series.x].reverse()], y: [...series.high, ...[...series.low].reverse()],
             fill: "toself", fillcolor: faint(colour, 0.14), line: { width: 0 }, mode: "lines", hoverinfo: "skip", showlegend: false });
         }
         const marks = on && series.tone !== "reference" && series.x.length <= 20;
-        found.push({ ...base, type: "scatter", mode: marks ? "lines+markers" : "lines", marker: { color: colour, size: 6, symbol },
+        drawings.push({ ...base, type: "scatter", mode: marks ? "lines+markers" : "lines", marker: { color: colour, size: 6, symbol },
           line: { color: colour, dash, width: series.tone === "reference" ? 1.5 : on ? 2.2 : 1, shape: series.kind === "steps" ? "hv" : "linear" },
           hoverinfo: series.tone === "reference" ? "skip" : undefined, hovertemplate: series.tone === "reference" ? undefined : base.hovertemplate });
       }
     }
-    return found;
+    return drawings;
   };
 
   const logTicks = (values) => {
@@ -127,18 +127,18 @@
     const card = style.getPropertyValue("--card").trim();
     const full = style.getPropertyValue("--text").trim();
     const axis = (from, most) => {
-      const made = { title: { text: plain(from.label), standoff: 8 }, gridcolor: line, linecolor: line, zerolinecolor: line,
+      const options = { title: { text: plain(from.label), standoff: 8 }, gridcolor: line, linecolor: line, zerolinecolor: line,
         tickcolor: line, automargin: true, fixedrange: small.matches, type: from.log ? "log" : "linear" };
-      if (from.percent) made.tickformat = ".1~%";
-      if (from.whole) Object.assign(made, { tickformat: ",d" }, most <= 12 ? { dtick: 1 } : {});
-      if (from.span) made.range = from.span;
-      if (from.log) Object.assign(made, { tickmode: "array", minor: { showgrid: false } }, logTicks(panel.series.flatMap((s) => s.x)));
+      if (from.percent) options.tickformat = ".1~%";
+      if (from.whole) Object.assign(options, { tickformat: ",d" }, most <= 12 ? { dtick: 1 } : {});
+      if (from.span) options.range = from.span;
+      if (from.log) Object.assign(options, { tickmode: "array", minor: { showgrid: false } }, logTicks(panel.series.flatMap((s) => s.x)));
       if (from.words.length) {
         const names = from.words.map((word) => plain(cut(word, small.matches ? 17 : 30)));
-        Object.assign(made, { tickmode: "array", tickvals: from.words.map((_, i) => i), ticktext: names, showgrid: false,
+        Object.assign(options, { tickmode: "array", tickvals: from.words.map((_, i) => i), ticktext: names, showgrid: false,
           range: [from.words.length - 0.5, -0.5], zeroline: false, ticks: "" });
       }
-      return made;
+      return options;
     };
     const many = panel.y.words.length;
     return {
@@ -216,10 +216,10 @@
     legend(view, $(".legend", figure));
     $(".note", figure).textContent = view.note;
     if ($("details", figure).open) list(figure);
-    const told = data.figures[figure.dataset.key].title + (view.name ? `: ${view.name}` : "");
+    const caption = data.figures[figure.dataset.key].title + (view.name ? `: ${view.name}` : "");
     await Promise.all(view.panels.map((panel, i) => {
       places[i].setAttribute("role", "img");
-      places[i].setAttribute("aria-label", `${told}. ${panel.y.label || "rows"} against ${panel.x.label}. The numbers are listed below.`);
+      places[i].setAttribute("aria-label", `${caption}. ${panel.y.label || "rows"} against ${panel.x.label}. The numbers are listed below.`);
       return Plotly.react(places[i], traces(panel), layout(panel), { responsive: true, displayModeBar: false, displaylogo: false });
     }));
     figure.dataset.drawn = view.name || "yes";

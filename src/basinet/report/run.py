@@ -48,7 +48,7 @@ class Row:
         return math.fsum(temperatures) / len(temperatures) if temperatures else math.nan
 
     @property
-    def told_members(self) -> str:
+    def members_in_words(self) -> str:
         """How many there are, and of how many that were asked for."""
         counts, asked = sorted({_members(r) for r in self.records}), _asked(self.records[0])
         count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -96,7 +96,7 @@ def _cell(column: Column, row: Row, best: float) -> Cell:
         return Cell(math.nan, "-", "", False)
     text = format(value, column.style) if column.style else number(value)
     if column.key == "members":
-        return Cell(value, row.told_members, "", False)
+        return Cell(value, row.members_in_words, "", False)
     error = row.error(column.key)
     if math.isnan(error) or column.key in ("steps", "draws", "epistemic"):
         return Cell(value, text, "", value == best)

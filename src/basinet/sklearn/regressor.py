@@ -13,7 +13,7 @@ from sklearn.utils import assert_all_finite
 from torch.distributions import Categorical, MixtureSameFamily
 
 from ..predict import Predictive
-from ..problem.distributions import parameters_of, remade
+from ..problem.distributions import parameters_of, with_parameters
 from ..problem.warps import WarpedNormal
 from ..tables.targets import Real
 from .estimator import Estimator
@@ -109,7 +109,7 @@ class BasinetRegressor(RegressorMixin, Estimator):
             moved: Any = WarpedNormal(given["loc"], given["scale"], parts.warp.in_units(target.mean, target.sd))
         else:
             given |= {"loc": target.mean + target.sd * given["loc"], "scale": target.sd * given["scale"]}
-            moved = remade(parts, given)
+            moved = with_parameters(parts, given)
         mass = mixture.mixture_distribution.probs.squeeze(1).double()
         return MixtureSameFamily(Categorical(probs=mass), moved)
 
@@ -117,7 +117,7 @@ class BasinetRegressor(RegressorMixin, Estimator):
         kinds = [part.component_distribution for part in parts]
         given = {name: torch.cat([getattr(kind, name) for kind in kinds]) for name in parameters_of(kinds[0])}
         mass = torch.cat([part.mixture_distribution.probs for part in parts])
-        return MixtureSameFamily(Categorical(probs=mass), remade(kinds[0], given))
+        return MixtureSameFamily(Categorical(probs=mass), with_parameters(kinds[0], given))
 
 
 def _column(x: torch.Tensor) -> np.ndarray:
