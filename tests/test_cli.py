@@ -271,7 +271,7 @@ def test_a_file_from_compare_to_predict(tmp_path):
     result = invoke("fit", train, *words, *QUICK, "--set", "batch_size=20", "--out", fitted)
     assert result.exit_code == 0, result.output
     assert "170 training, 30 validation rows" in result.output
-    assert "by validation: CRPS" in result.output and "Spread of the mixture: times" in result.output
+    assert "by validation: CRPS" in result.output and "Spread of the mixture: multiplied by" in result.output
 
     out = tmp_path / "predictions.csv"
     result = invoke("predict", fitted, new, "--out", str(out))

@@ -744,9 +744,9 @@ def test_an_input_that_gives_the_target_away_is_warned_of():
     parts = Data(torch.cat([x[:, 1:], y[:, None] * 100 + x[:, :1]], 1), y).split(0.6, 0.2, 0.2, seed=0)
     splits = Splits("leak", *parts, classes=2, feature_names=("a", "b", "after"))
     bn.compare(splits, [ENTRIES[0]], model=small, say=said.append)
-    assert [line for line in said if "alone tells the target" in line] == [
-        "'after' alone tells the target of every training row: is it known before the target is? If not, leave it out "
-        "(drop=, or --drop)"
+    assert [line for line in said if "alone determines the target" in line] == [
+        "'after' alone determines the target of every training row: is it known before the target is? If not, leave it "
+        "out (drop=, or --drop)"
     ]
     said.clear()
     bn.compare(numbers(), [ENTRIES[0]], model=small, say=said.append)

@@ -162,7 +162,7 @@ def test_the_command_prints_a_second_table(tmp_path):
 def test_what_cannot_be_is_refused_before_anything_is_trained():
     with pytest.raises(ValueError, match=r"expected inputs of shape \(10,\), as diabetes has, got \(13,\)"):
         bn.compare("diabetes", ROWS, ood="wine")
-    with pytest.raises(ValueError, match="a file is for comparisons on a file"):
+    with pytest.raises(ValueError, match="a file can be used only in a comparison on a file"):
         bn.compare("diabetes", ROWS, ood="wine.csv")
     with pytest.raises(ValueError, match=r"--corrupt all, or names of corruptions, got 'fog'"):
         bn.compare("diabetes", ROWS, corrupt="fog")

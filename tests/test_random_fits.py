@@ -51,7 +51,7 @@ PROBLEM = bn.Problem(lambda: nn.Linear(2, 1), bn.likelihoods.Gaussian())
 
 @pytest.mark.parametrize("members", [10**9, 10**30])
 def test_more_members_than_can_be_are_refused_at_once(members):
-    with pytest.raises(MemoryError, match=r"members takes about .*, and .* may be used: members=.* fit"):
+    with pytest.raises(MemoryError, match=r"members takes about .*, and .* may be used: use at most members=.*"):
         bn.fit(bn.MAP(epochs=1), PROBLEM, DATA, members=members)
 
 

@@ -248,7 +248,7 @@ def test_laplace_that_drifts_is_the_kalman_filter_that_does(drift, tmp_path):
 def test_a_drift_that_does_not_go_with_a_method_is_refused():
     forget = bn.filters.Forget(0.9)
     for recipe, drift, says in (
-        (bn.IVON(), bn.filters.Change(), "takes Forget, Inflate or Shrink"),
+        (bn.IVON(), bn.filters.Change(), "use Forget, Inflate or Shrink with IVON"),
         (laplace("kronecker"), forget, "use structure='full' or 'diagonal'"),
         (bn.Kalman(drift=forget), forget, "expected one drift"),
     ):

@@ -24,7 +24,7 @@ def check_arguments(
     members: int | None,
     start: Posterior | None,
 ) -> None:
-    """Refuses what is no recipe, problem, data or start."""
+    """Refuses arguments that are not a recipe, a problem, data or a start."""
     name = type(method).__name__
     if isinstance(method, type) and issubclass(method, Method):
         raise TypeError(f"expected a recipe such as {method.__name__}(), got the class {method.__name__}")
@@ -66,7 +66,7 @@ def check_options(seed: Any, pool: Any, engine: Any, observe: Any) -> None:
 
 
 def check_needs(method: Method, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> None:
-    """Refuses to go without data that a recipe needs, and with terms that it does not know of."""
+    """Refuses a fit without data that the recipe needs, or with terms that it does not use."""
     name = type(method).__name__
     if problem.terms and not method.terms:
         kinds = ", ".join(dict.fromkeys(type(term).__name__ for term in problem.terms))

@@ -27,7 +27,7 @@ TRIAL = 8  # such a try collects one eighth of the iterates
 
 
 class Moments(NamedTuple):
-    """Of the iterates so far."""
+    """Mean and squared deviations of the iterates so far."""
 
     mean: Params
     squares: Params  # sums of squared deviations from the mean
@@ -79,7 +79,7 @@ def share(step: Tensor, gap: int) -> Tensor:
 
 
 def check_iterates(iterates: int, every: int | None, optimizer: Optimizer) -> None:
-    """Refuses what makes no plan."""
+    """Refuses iterates and cycles that cannot be collected."""
     if iterates < 1:
         raise ValueError(f"expected at least 1 iterate to average over, got {iterates!r}")
     if every is not None and every < 1:
@@ -108,7 +108,8 @@ class Averaging(Based, GradientMethod, kind="method"):
     optimizer: Optimizer = SGD(lr=Validated(value=0.05), momentum=0.9)
     """How a gradient becomes a step; validation data choose its lr."""
     unit_noise: bool = True
-    """Whether steps under a Gaussian of noise below 1 are taken as for noise 1, which the step size is meant for."""
+    """Whether gradients under a Gaussian whose noise is below 1 are scaled to noise 1, for which the step size is
+    meant."""
 
     def __post_init__(self) -> None:
         check_iterates(self.iterates, self.every, self.optimizer)

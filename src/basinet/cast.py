@@ -139,7 +139,9 @@ class Cast:
         if not wanted:
             checkpoints.clear()  # of a run that was killed at its very end
             return
-        with checkpoints.alone(lambda: self._say("another process trains these members: waiting for it to end")):
+        with checkpoints.alone(
+            lambda: self._say("another process is training these members: waiting for it to finish")
+        ):
             there = self.read(wanted) if checkpoints.folder is not None else {}  # from that process
             yield from there.values()
             wanted = [i for i in wanted if i not in there]

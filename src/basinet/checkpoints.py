@@ -37,12 +37,11 @@ def swag_of_checkpoints(
     """SWAG's posterior, of one member, from checkpoints of one training of the problem's network.
 
     `files` is a folder, whose checkpoints are taken in the order of their names (numbers in names as numbers), or the
-    files themselves in the order in which they were written: the columns are the deviations of the last `rank` of
-    them; with rank 0 it is diagonal.
-    A file is a safetensors file or a state_dict saved by torch, on its own or inside a larger checkpoint; only tensors
-    are read, and nothing in a file is executed. `data` are the training data, needed if the network has norm layers:
-    their statistics are recomputed for each draw. Parameters of the likelihood are not in such files and keep their
-    initial values.
+    files themselves in the order in which they were written: the columns are the deviations of the last `rank` of them;
+    with rank 0 it is diagonal. A file is a safetensors file or a state_dict saved by torch, on its own or inside a
+    larger checkpoint; only tensors are read, and nothing in a file is executed. `data` are the training data, needed if
+    the network has norm layers: their statistics are recomputed for each draw. Such files do not contain the parameters
+    of the likelihood, which keep their initial values.
     """
     paths = _listed(files)
     check_rank(rank, len(paths), f"give at least {rank} checkpoints")

@@ -43,11 +43,12 @@ def worse_than_constant(curves: Sequence[Mapping[str, Any]], constant: float | N
 
 
 def constant_line(excess: Sequence[float]) -> str:
-    """What is said of members that are worse than a constant, by as much as `excess`."""
+    """The warning about members that are worse than a constant, by `excess` nats each."""
     count = sum(x > 0 for x in excess)
     who = f"{count} of {len(excess)} members predict{'s' if count == 1 else ''}"
     who = "the network predicts" if len(excess) == 1 else who
     return (
-        f"{who} worse than a constant would: the validation NLL is up to {max(excess):.2g} nats per example above that "
-        "of the targets' own mean and spread, or frequencies. Lower the learning rate, or look at inputs and targets"
+        f"{who} worse than a constant would: the validation NLL is up to {max(excess):.2g} nats per example above "
+        f"that of the targets' own mean and spread, or frequencies. Lower the learning rate, or check inputs and "
+        f"targets"
     )

@@ -7,8 +7,8 @@
     labels         an MLP and Bernoulli
 
 Weights have the prior N(0, 1), those of a TableNet N(0, 3^2). What keeps a network from fitting the noise of a small
-table is that training ends when validation says so: a prior that did it would be too strong as soon as there are more
-data, or less noise.
+table is that training stops when the validation NLL no longer falls: a prior strong enough to do that would be too
+strong with more data or less noise.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class DefaultNetwork:
 
 
 class Design(NamedTuple):
-    """What a person says of a problem; None: the default."""
+    """What the user says about a problem; None: the default."""
 
     make: Maker | None = None  # the user's own network
     likelihood: Likelihood | None = None

@@ -70,7 +70,7 @@ class Diagnosis:
     rows: tuple[Row, ...]
     """R-hat and effective sample sizes, quantity by quantity."""
     tests: tuple[Finding, ...]
-    """The verdicts, in words."""
+    """Verdicts of the tests, in words."""
     transitions: Transitions | None
     """Divergences and acceptance; None: the method has none."""
     kinetic: Temperature | None
@@ -145,7 +145,7 @@ class Diagnosis:
 
 
 def diagnose(posterior: Posterior, data: Data, *, inputs: Any = None, parameters: bool = False) -> Diagnosis:
-    """How the chains of a posterior mixed, with a verdict. `data` are those it was fitted to.
+    """Whether the chains of a posterior mixed, with a verdict. `data` are those it was fitted to.
 
     `inputs` are where predictions are judged (by default 20 of the data), `parameters` adds every weight. Members are
     chains; of one chain, its halves are compared.

@@ -5,9 +5,9 @@ less around where they are. More training continues only the first. Over the sec
 
     loss = a + b (learning rate) + c (sum of learning rates so far) + noise
 
-is fitted by least squares, and training had not ended if c is significantly below zero and moved the loss by more
-than can be neglected. The curve is the validation NLL if there is one: a training loss may fall forever, while the
-network learns its examples by heart.
+is fitted by least squares, and training had not ended if c is significantly below zero and moved the loss by more than
+can be neglected. The curve is the validation NLL if there is one: a training loss may fall forever, while the network
+memorises its examples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST = 20  # bins of reports: neighbouring ones are alike, and would count twice
 
 
 def training_of(curves: dict[str, list[Any]], recipe: Method, steps: int) -> dict[str, Any] | None:
-    """What a record says of a training of this many planned steps; None where the curves are too short to tell."""
+    """What a record says about a training of this many planned steps; None if the curves are too short to judge."""
     which = "val_nll" if curves.get("val_nll") else "loss"
     members = [
         pair for one in zip(curves.get("step", []), curves.get(which, [])) if (pair := _second_half(*one)) is not None
@@ -55,7 +55,7 @@ def fall_of(curves: Mapping[str, Sequence[Any]], recipe: Method, planned: int) -
 
 
 def falling_line(falls: Sequence[float], planned: int) -> str:
-    """What is said of members whose training had not ended, by as much as `falls`."""
+    """The warning about members whose training had not ended; `falls` is by how much each still improved."""
     count = sum(fall > 0 for fall in falls)
     who = "training" if len(falls) == 1 else f"{count} of {len(falls)} members"
     return (

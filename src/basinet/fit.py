@@ -49,7 +49,7 @@ def fit(
     engine: Engine | None = None,
     observe: Observer | None = None,
 ) -> Posterior:
-    """The posterior that `method` finds for `problem` on `data`.
+    """The posterior of `problem` given `data`, as `method` approximates it.
 
     `members` is the size of the ensemble (default 1, or that of `start`). Member k depends only on the seed and on k,
     not on the number of members. A field of the recipe, or of a recipe inside it, may be a list of L values: then
@@ -171,12 +171,14 @@ def _check_many(method: Method, members: int, given: Given) -> None:
     if members * EACH > free:
         raise MemoryError(
             f"just keeping track of {members:,} members takes about {readable(members * EACH)}, and {readable(free)} "
-            f"may be used: members={free // EACH:,} fit"
+            f"of memory may be used: use at most members={free // EACH:,}"
         )
     check_needs(method, given.problem, given.data, given.val)
     adapted = method.adapt(given.problem)
     check_room(method, adapted, adapted.init(Noise.seed(given.seed)), members, given)
-    Progress("", 0, given.engine.progress).say(f"{members:,} members: each start is drawn before the first step")
+    Progress("", 0, given.engine.progress).say(
+        f"{members:,} members: all of their starts are drawn before the first step"
+    )
 
 
 def _identities(members: int | None, seed: int, start: Posterior | None) -> list[Member]:

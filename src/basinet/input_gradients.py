@@ -1,4 +1,4 @@
-"""What members look at: the gradients of what they say of each example with respect to its inputs."""
+"""What members look at: gradients of their outputs with respect to the inputs of each example."""
 
 from __future__ import annotations
 

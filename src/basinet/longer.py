@@ -41,11 +41,11 @@ def go_on(pool: Pool, recipe: Method, origin: dict[str, Any], checkpoints: Check
     if "seed" in others:
         raise ValueError(
             f"{recipe.label} is asked for {asked} more with seed {origin['seed']}, and the run in {pool.path} was "
-            f"begun with seed {others['seed']}: give that seed to go on with it, or {hint}"
+            f"begun with seed {others['seed']}: use that seed to continue it, or {hint}"
         )
     raise ValueError(
-        f"{recipe.label} is asked for {asked} more, and the run in {pool.path} was begun on other data: give those to "
-        f"go on with it, or {hint}"
+        f"{recipe.label} is asked for {asked} more, and the run in {pool.path} was begun on other data: use those to "
+        f"continue it, or {hint}"
     )
 
 

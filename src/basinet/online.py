@@ -4,7 +4,7 @@
     posterior = posterior.update((x, y))          after a batch; as often as batches come
 
 The state is the posterior itself, a family over the parameters and what was counted, so it is saved with
-`posterior.save(path)` and goes on after `bn.load(path, make_net)` as if it had never been away.
+`posterior.save(path)` and continues after `bn.load(path, make_net)` as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def read_batch(batch: Any) -> tuple[Data | None, int]:
     if not isinstance(targets, Tensor) or targets.dim() == 0:
         raise ValueError("expected targets as a tensor or array with a leading axis of examples")
     if len(targets) == 0:
-        raise ValueError("expected a batch with at least one row, got none: leave out batches in which nothing came")
+        raise ValueError("expected a batch with at least one row, got none: leave out empty batches")
     missing = targets.reshape(len(targets), -1).isnan().any(1)
     skipped = int(missing.sum())
     if skipped == len(targets):
@@ -172,7 +172,8 @@ def _shapes(data: Data, before: dict[str, Any]) -> list[list[int]]:
     shapes = [list(x.shape[1:]) for x in leaves(data.inputs)]
     if before["inputs"] is not None and shapes != before["inputs"]:
         raise ValueError(
-            f"expected inputs of shape {before['inputs']} an example, as in the first batch, got {shapes}: the columns "
+            f"expected inputs of shape {before['inputs']} per example, as in the first batch, got {shapes}: the "
+            f"columns "
             "of a stream must stay the same"
         )
     return shapes

@@ -1,16 +1,16 @@
 """Which of a few problems suits the data, and which step size: short trainings, between which validation data choose.
 
-For real numbers, first the noise is chosen, by the CRPS of the mixture at the spread that validation tells: in units of
-the target, so that it sees means and spreads alike, and one row far out does not decide. Noise that the network
-predicts has to be better than one size for all rows by more than a standard error: on small tables it fits the training
-rows. Then, under that noise, whether the network sees the target or a function of it (`Warped`): that has to have a
-better NLL by more than a standard error and no worse CRPS, and then all by_noise are tried for it. Last the step size,
+For real numbers, first the noise is chosen, by the CRPS of the mixture at the spread that suits validation best: in
+units of the target, it judges means and spreads alike, and one outlier does not decide. Noise that the network predicts
+has to be better than one size for all rows by more than a standard error: on small tables it fits the training rows.
+Then, under that noise, whether the network sees the target or a function of it (`Warped`): that has to have a better
+NLL by more than a standard error and no worse CRPS, and then all kinds of noise are tried for it. Last the step size,
 for recipes that have the default one: others, side by side in one stack, have to be better by more than two standard
 errors.
 
 For the classes of a table the network and the step size together: a plain one or one that embeds numbers, at a tenth,
-three tenths or all of the default step size. Of those that are not worse than the best by more than a standard error
-the one with the smallest steps is taken: a small noisy table is learned by heart before validation is looked at twice.
+three tenths or all of the default step size. Of those within a standard error of the best, the one with the smallest
+steps is taken: a small noisy table is memorised before validation is looked at twice.
 
 A run that is k times as short as what follows has k times its step size, k up to 3: it goes as far, and is as good as
 the long one is with that step size. With the same step size in both, the largest one would win short runs.
@@ -116,7 +116,7 @@ def pilot(
 
 
 def _of_numbers(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rates: Sequence[float]) -> Pilot | None:
-    """The noise, then a function of the target, then the step size; None where no run came to anything."""
+    """The noise, then a function of the target, then the step size; None if no run gave finite losses."""
     by_noise = runs.of([p for p in candidates if not isinstance(p.likelihood, Warped)])
     if not by_noise:
         return None
@@ -133,7 +133,7 @@ def _of_numbers(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rate
 
 
 def _of_classes(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rates: Sequence[float]) -> Pilot | None:
-    """The network and the step size; None where no run came to anything."""
+    """The network and the step size; None if no run gave finite losses."""
     if rates:
         each = {p: runs.at(rates, p) for p in candidates}
         tried = {(rate, p): each[p][rate] for rate in rates for p in candidates if rate in each[p]}
@@ -196,7 +196,7 @@ class _Runs:
         return plan_of(self.short, self.data.n).steps
 
     def of(self, problems: Sequence[Problem]) -> dict[Problem, Losses]:
-        """The losses of those whose training came to something."""
+        """The losses of those that are finite."""
         each = {p: self._fitted(self.short, p, MEMBERS, _name(p)) for p in problems}
         return {p: losses for p, fitted in each.items() if fitted and (losses := self._losses(fitted))}
 
@@ -295,7 +295,7 @@ def _by_chance(tried: Mapping[Any, Losses], now: Losses) -> str:
 
 
 def _short(recipe: Method, n: int) -> MAP:
-    """A mode by at most STEPS steps of the recipe's size, at its best validation."""
+    """A recipe for a mode by at most STEPS steps of the recipe's size, at its lowest validation NLL."""
     like = recipe if isinstance(recipe, MAP) else MAP()
     steps, batch = plan_of(like, n).steps, min(like.batch_size or n, n)
     epochs = math.ceil(min(steps, STEPS) * batch / n)

@@ -1,4 +1,4 @@
-"""What `fit` returns and people hold: a distribution over the weights of one or many members, that predicts."""
+"""What `fit` returns: a distribution over the weights of one or many members, that predicts."""
 
 from __future__ import annotations
 
@@ -229,15 +229,15 @@ class Posterior:
         return Posterior(tuple(parts), self.weights)
 
     def update(self, batch: Any) -> Posterior:
-        """The posterior after some more examples, for members that a filter made (`bn.online`): Data, or a tuple
-        (inputs, targets). This one stays as it is. Rows whose target is NaN are skipped and counted in `info`. A
+        """The posterior after a batch of further examples, given as Data or a tuple (inputs, targets), for members that
+        come from `bn.online`. This one stays as it is. Rows whose target is NaN are skipped and counted in `info`. A
         temperature, or sets by `bn.conformal`, were found for other predictions and are not kept."""
         from .online import updated
 
         return updated(self, batch)
 
     def points(self) -> list[Point]:
-        """The mean of each member, as a list: where methods start that are given this posterior."""
+        """The mean of each member, as a list: the points at which methods start from this posterior."""
         return [take(p.family, i).mean() for p in self.parts for i in range(len(p.members))]
 
     def apart(self) -> Posterior:
@@ -327,8 +327,8 @@ class Posterior:
 
 
 def member_of(point: Point) -> Member:
-    """Who a member is that no run of ours made: its values stand in for a seed, so that different modules get
-    different noise, in whatever company, and the same module the same."""
+    """The identity of a member that was trained elsewhere: its values stand in for a seed, so that different modules
+    get different noise, and the same module always the same."""
     return Member(int(digest(point.params | {f"buffer {n}": x for n, x in point.buffers.items()})[:15], 16), 0)
 
 
@@ -385,7 +385,7 @@ def joined(parts: list[Part]) -> tuple[Part, ...]:
 
 
 def _in_words(part: Part) -> str:
-    """How members were made, and what they are: MAP(epochs=30), Delta over 51 parameters."""
+    """The recipe of members and their family: MAP(epochs=30), Delta over 51 parameters."""
     origin = "a module trained elsewhere" if part.recipe is None else short(part.recipe)
     total = sum(math.prod(shape) for shape in part.problem.network.params.values())
     return f"{origin}, {type(part.family).__name__} over {total:,} parameters"

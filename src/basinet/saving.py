@@ -81,8 +81,8 @@ def load(
     model: Factory | nn.Module | Sequence[Factory | nn.Module],
     device: torch.device | str = "cpu",
 ) -> Posterior:
-    """The posterior that `save` wrote. `model` is what its Problem had (a list, in order, where parts differ in
-    network).
+    """The posterior that `save` wrote. `model` is what its Problem was given: a function that returns the network, or a
+    module (a list of them, in order, if parts differ in network).
 
     Nothing in the files is executed. A file that was cut short or altered, belongs to another model, or has a newer
     format is refused with its name and the reason.

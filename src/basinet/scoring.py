@@ -1,4 +1,4 @@
-"""Scores: how good predictions are, for a predictive in memory or streamed for a posterior of any size."""
+"""Scores: how good predictions are, of a predictive in memory or, chunk by chunk, of a posterior of any size."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _check_targets(predictive: Predictive, targets: Tensor) -> None:
 
 
 def check_fit(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
-    """What the likelihood asks for, except that scores, unlike fits, may be of one class alone."""
+    """Checks targets as the likelihood does, except that scores, unlike fits, may be of one class only."""
     if not isinstance(likelihood, ClassLikelihood) or len(targets.unique()) > 1:
         likelihood.check(outputs, targets)
 

@@ -81,8 +81,8 @@ def check_drift(method: Method, drift: Drift) -> None:
     """Refuses drifts that ask how probable a batch is, and structures that a drift would leave."""
     if isinstance(drift, (AdaptiveForget, Change)):
         raise ValueError(
-            f"{type(drift).__name__} asks how probable a batch is before it is learned, which filters know in closed "
-            f"form: {method.label} takes Forget, Inflate or Shrink; or use bn.EKF"
+            f"{type(drift).__name__} needs the probability of a batch before it is learned, which only filters have in "
+            f"closed form: use Forget, Inflate or Shrink with {method.label}, or use bn.EKF"
         )
     if isinstance(method, Laplace) and method.structure not in ("full", "diagonal"):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Fits that several calls or machines carry out: which members each call trains, and who trains beside whom.
+"""Fits that are spread over several calls or machines: which members each call trains, and which train side by side.
 
 The bits of a member follow from who trains beside it. So blocks follow from the number of members and the size of a
 block only, not from who trains them.

@@ -1,4 +1,4 @@
-"""Where members start that are given another posterior: at which points, and with what of its recipe."""
+"""Where members start when they are given another posterior: at which points, and with which parts of its recipe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def modes(start: Posterior, recipe: Method) -> list[Point]:
 
 
 def going_on(recipe: Method, start: Posterior) -> Method:
-    """The recipe, with that of the start for its base where this changed the network."""
+    """The recipe; if the start's recipe changed the network, with that one as its base."""
     changed = any(part.adapted().network is not part.problem.network for part in start.parts)
     if not changed or not isinstance(recipe, Based):
         return recipe

@@ -1,8 +1,8 @@
 """Recipes that leave a number open, settled for each member on validation data before they run.
 
 A short run of each trial of a recipe (`Method.trials`) from where the members start; the one with the lowest validation
-NLL settles the number, and where none is better than the start, the member stays there. What came of it is compared
-with the start once more: a member that lost stays, too.
+NLL settles the number, and where none is better than the start, the member stays there. The result is compared with the
+start once more: a member that is worse stays there, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def by_validation(
     tried: list[dict[float, float]] = [{} for _ in who]  # by step size
     best: list[tuple[float, Method | None]] = [(x, None) for x in before]
     count = max(len(recipe.trials()) for recipe in each)
-    progress.say(f"{each[0].label}: {count} step sizes are tried on validation data, in short runs")
+    progress.say(f"{each[0].label}: trying {count} step sizes on validation data, in short runs")
     for number in range(count):
         here = [i for i, recipe in enumerate(each) if number < len(recipe.trials())]
         recipes = [each[i].trials()[number] for i in here]
@@ -87,7 +87,14 @@ def compared(
     for i, place in _matched(posterior, who, list(range(len(who)))):
         first = before[i]
         if val is None:
-            notes[place] = list(worse(after[place], first, False, "pass val=, by which that is seen and mended"))
+            notes[place] = list(
+                worse(
+                    after[place],
+                    first,
+                    False,
+                    "pass val=: such members then stay at their start",
+                )
+            )
         elif after[place] > first + LOSS:
             notes[place] = _lines(1.0, first, after[place])
         for line in notes[place]:
@@ -153,7 +160,7 @@ def _lines(step: float, before: float, after: float) -> list[str]:
     if after > before + LOSS:
         return [f"worse than its start: {losses}"]
     if step == 0:
-        return ["it stays at its start: no step size that was tried gains validation likelihood"]
+        return ["it stays at its start: none of the step sizes tried lowers the validation NLL"]
     return [f"step size {step:.3g}, by validation: {losses}"]
 
 

@@ -316,9 +316,9 @@ def test_streams_and_masked_examples():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((NUMBERS, numbers(8)), "a level of 0.9 takes 9 calibration examples or more, got 8"),
-        ((NUMBERS, numbers(50), "split", 0.99), "a level of 0.99 takes 99 calibration examples or more, got 50"),
-        ((SURE, classes(44), "raps"), "takes 45 examples or more, got 44: give more, or penalty="),
+        ((NUMBERS, numbers(8)), "a level of 0.9 needs at least 9 calibration examples, got 8"),
+        ((NUMBERS, numbers(50), "split", 0.99), "a level of 0.99 needs at least 99 calibration examples, got 50"),
+        ((SURE, classes(44), "raps"), "needs at least 45 examples, got 44: use more, or penalty="),
         ((NUMBERS, numbers(50), "aps"), "expected a kind for the likelihood Gaussian, got 'aps'"),
         ((SURE, classes(50), "rapps"), "got 'rapps'. Did you mean 'raps'?"),
         ((SURE, classes(50), "aps", 90), "expected a level between 0 and 1, got 90"),

@@ -41,7 +41,7 @@ def test_the_quantile_of_a_few_scores_by_hand(n, level, k):
 def test_with_too_few_examples_the_error_says_how_many_it_takes(level, n):
     assert needed(level) == n
     calibrated(torch.zeros(n), level)
-    with pytest.raises(ValueError, match=f"a level of {level} takes {n} calibration examples or more, got {n - 1}"):
+    with pytest.raises(ValueError, match=f"a level of {level} needs at least {n} calibration examples, got {n - 1}"):
         calibrated(torch.zeros(n - 1), level)
 
 

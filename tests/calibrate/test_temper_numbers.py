@@ -231,7 +231,7 @@ def test_methods_that_recalibrated_quantiles_lack_say_so():
         predictive.to_distribution()
     with pytest.raises(ValueError, match="those of all members"):
         predictive[0]
-    with pytest.raises(ValueError, match="takes 40 validation examples or more, got 30"):
+    with pytest.raises(ValueError, match="needs at least 40 validation examples, got 30"):
         bn.temper(posterior(0.0), skewed(30), "quantiles")
     two = make_predictive(torch.zeros(1, 1, 3, 2), bn.likelihoods.Gaussian(), {})
     with pytest.raises(ValueError, match=r"one number per input, got targets \(2,\) each: use of='average'"):

@@ -70,7 +70,7 @@ def test_a_column_that_gives_the_target_away_is_warned_of(tmp_path):
     train = written(tmp_path / "leak.csv", ["x", "bill", "price"], rows)
     words = ("compare", train, "--target", "price", "--methods", "MAP", *BRIEF)
     result = invoke(*words, "--out", str(tmp_path / "a"))
-    assert result.exit_code == 0 and "'bill' alone tells the target" in " ".join(result.output.split())
+    assert result.exit_code == 0 and "'bill' alone determines the target" in " ".join(result.output.split())
     assert any("'bill' alone" in line for line in about(tmp_path / "a")["warnings"])
     assert "alone tells" not in invoke(*words, "--drop", "bill", "--out", str(tmp_path / "b")).output
 

@@ -48,10 +48,10 @@ def test_fit_and_compare_warn_of_a_sum_of_two_columns(sales, tmp_path):
         quick = QUICK if command == "fit" else ("--methods", "MAP", "--members", 2, "--set", "MAP.epochs=2")
         result = invoke(command, sales, "--target", "total", *drop, *quick, "--out", tmp_path / out)
         assert result.exit_code == 0, result.output
-        assert "a straight line through the inputs tells the target" in said(result)
-        assert "mostly by 'net', 'tax'" in said(result)
+        assert "a linear function of the inputs predicts the target" in said(result)
+        assert "mostly from 'net', 'tax'" in said(result)
     run = json.loads((tmp_path / "b" / "run.json").read_text())
-    assert any("straight line" in line for line in run["warnings"])
+    assert any("linear function" in line for line in run["warnings"])
 
 
 @pytest.mark.parametrize(
@@ -186,3 +186,15 @@ def test_an_edited_table_file_gives_a_result_or_one_line(sales, tmp_path, change
     result = invoke("predict", fitted, sales, "--out", tmp_path / "p.csv")
     assert result.exit_code in (0, 2) and (result.exception is None or isinstance(result.exception, SystemExit))
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("command", ["fit", "compare", "predict", "stream"])
+def test_the_help_of_a_command_is_wrapped_by_the_terminal_alone(command):
+    [help_text] = [c.help for c in app.registered_commands if (c.name or c.callback.__name__) == command]
+    first, *rest = help_text.split("\n\n")
+    assert rest and "\n" not in first + "".join(rest) and all(len(p) > 150 for p in rest)
+
+
+def test_a_stream_takes_no_split():
+    result = invoke("stream", "rows.csv", "--target", "y", "--time", "t", "--split", "random")
+    assert result.exit_code == 2 and "No such option" in said(result)

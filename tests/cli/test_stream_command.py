@@ -159,7 +159,7 @@ def test_options_that_do_not_fit_a_started_stream_are_refused(change, options, s
     ("options", "says"),
     [
         (("--method", "MAP"), "expected a filter as --method"),
-        (("--first", "500"), "expected more than the 500 first rows"),
+        (("--first", "500"), "expected more rows with a target than the 500 first ones"),
         (("--forget", "fast"), "expected --forget as auto or a number"),
         (("--forget", "1.5"), "expected a rate"),
         (("--level", "2"), "expected a level"),
@@ -244,7 +244,8 @@ def test_a_file_with_only_times_and_values_gets_a_hint_about_lags(tmp_path):
     file = tmp_path / "alone.csv"
     file.write_text("\n".join(["day,y", *(f"{i},{np.sin(i):.4f}" for i in range(120))]) + "\n")
     refused = run(file, tmp_path / "out", *FAST)
-    assert refused.exit_code == 2 and "With --lags 3 its own past predicts it" in refused.output.replace("\n", " ")
+    line = refused.output.replace("\n", " ")
+    assert refused.exit_code == 2 and "Use --lags 3 to predict it from its own past" in line
     assert run(file, tmp_path / "out", *FAST, "--lags", "3").exit_code == 0
 
 

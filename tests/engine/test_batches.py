@@ -134,7 +134,7 @@ def test_in_the_given_order_restarted_members_have_batches_as_long_as_the_others
     batches = Batches(numbered(8), [0, 1], keys(0, 1), 4, given=True)
     assert batches.index([1, 0], 1)[0].tolist() == [[4, 5, 6, 7], [0, 1, 2, 3]]
     batches = Batches(numbered(7), [0, 1], keys(0, 1), 4, given=True)
-    with pytest.raises(RuntimeError, match=r"choose a batch_size that divides the 7 examples"):
+    with pytest.raises(RuntimeError, match=r"choose a batch_size that divides 7, the number of examples"):
         batches.index([1, 0], 1)
 
 

@@ -123,7 +123,7 @@ def test_what_was_asked_for_is_all_that_is_tried(monkeypatch):
     assert choose(asked(steps=10, strategy="loop"), CUDA, attempts) == Plan("loop", False, "asked for")
     assert not choose(asked(strategy="streams", compile=False, steps=10**6), CUDA, attempts).compiled
     assert attempts.tried == ["stacked", "loop step by step", "streams"]
-    with pytest.raises(ValueError, match="'streams' is a captured one"):
+    with pytest.raises(ValueError, match="'streams' records steps on data in memory"):
         choose(asked(strategy="streams", capturable=False), CUDA, attempts)
 
 
@@ -159,6 +159,6 @@ def test_one_thread_trains_where_other_programs_have_the_cores(monkeypatch, capl
                 observe=lambda event: seen.append(torch.get_num_threads()),
             )
         assert set(seen) == {1} and torch.get_num_threads() == 2
-        assert "in one thread" in caplog.text and "other programs have the cores" in caplog.text
+        assert "in one thread" in caplog.text and "other programs use the cores" in caplog.text
     finally:
         torch.set_num_threads(before)

@@ -174,7 +174,7 @@ def test_a_change_goes_back_to_the_prior_s_own_scales():
 @pytest.mark.parametrize(
     ("x", "y", "says"),
     [
-        (1e305, 1.0, "what the network says of them, or its derivative, is not finite"),
+        (1e305, 1.0, "the network.s outputs for them, or their derivatives, are not finite"),
         (1e160, 1.0, "is not (posi|fini)"),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_gain_that_other_draws_do_not_have_is_none(trained, monkeypatch):
     monkeypatch.setattr(sys.modules["basinet.methods.pep"], "nll", lost)
     pep = posterior(bn.PEP(draws=2), trained)
     assert looked == [("sample", 25)] * 2 and curves(pep)["chosen"] == [0.0]
-    assert "others lose it: sigma is 0" in pep.info["notes"][0][0]
+    assert "fresh draws do not have it: sigma is 0" in pep.info["notes"][0][0]
     torch.testing.assert_close(pep.predict(VAL.inputs).probs, trained.predict(VAL.inputs).probs)
 
 
@@ -198,7 +198,7 @@ def test_no_gain_is_reported_and_leaves_the_point(caplog):
     start = bn.Posterior.of(module, problem)
     pep = bn.fit(bn.PEP(draws=50), problem, val=val, start=start, engine=ENGINE)
     assert pep.info["curves"]["chosen"] == [[0.0]] and pep.info["curves"]["sigma"][0][0] == 0.0
-    assert "gains validation likelihood: sigma is 0" in caplog.text
+    assert "raises the validation likelihood: sigma is 0" in caplog.text
     assert torch.equal(pep.predict(x).outputs[0, 3], start.predict(x).outputs[0, 0])
 
 
@@ -337,7 +337,7 @@ def test_the_largest_noise_that_is_accepted_has_its_closed_form():
 def test_accepting_nothing_or_everything_is_reported():
     data, _ = circle(0.0)  # noise only loses
     sigmas, pep = chosen(bn.PEP(accept=0.0, draws=4), data, 0.5)
-    assert not sigmas.any() and "sigma is 0, the point as it was" in pep.info["notes"][0][0]
+    assert not sigmas.any() and "sigma is 0, and the network stays as it was" in pep.info["notes"][0][0]
     sigmas, pep = chosen(bn.PEP(accept=1e9, draws=4, high=1.0), data, 0.5)
     assert sigmas.tolist() == pytest.approx([1000.0] * 6) and "larger ones may do so too" in pep.info["notes"][0][0]
 

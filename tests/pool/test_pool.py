@@ -418,14 +418,14 @@ def test_another_source_is_accepted_where_it_computes_the_same_everywhere(tmp_pa
     fit(tmp_path, problem=forward())
     assert fit(tmp_path, problem=rewritten, observe=lambda event: pytest.fail("trained again")).info["trained"] == 0
     weak = {n: None if "parameters" in n else x for n, x in b["numbers"].items()}
-    assert unlike(a, b | {"numbers": weak}) == "the source of its network is another one"
+    assert unlike(a, b | {"numbers": weak}) == "the source code of its network has changed"
 
 
 def test_a_network_that_takes_long_is_tried_on_few_examples_and_its_source_decides(monkeypatch):
     monkeypatch.setattr(sys.modules["basinet.pool.behaviour"], "FLOPS", 10.0)
     a = behaviour(forward(), DATA)
     assert not any("parameters" in name for name in a["numbers"]) and a["numbers"]["the network's output"] is not None
-    assert unlike(a, a | {"source": "other"}) == "the source of its network is another one" and not unlike(a, a)
+    assert unlike(a, a | {"source": "other"}) == "the source code of its network has changed" and not unlike(a, a)
 
 
 def test_what_hangs_on_the_last_digits_is_not_compared():
@@ -456,7 +456,7 @@ def test_what_a_network_computes_is_compared_up_to_rounding():
 def test_the_source_decides_where_a_network_cannot_be_run():
     blank = {"rows": "0", "dtype": "none", "numbers": {"the network's output": None}}
     a, b = behaviour(bn.Problem(lambda: Forward(), bn.likelihoods.Categorical()), DATA), {**blank, "source": "other"}
-    assert a["source"] is not None and unlike(a, b) == "the source of its network is another one"
+    assert a["source"] is not None and unlike(a, b) == "the source code of its network has changed"
     assert not unlike(a, {**b, "source": a["source"]}) and not unlike(a, {**b, "source": None})
 
 

@@ -48,10 +48,10 @@ def test_by_time_with_few_times_every_part_has_some():
 @pytest.mark.parametrize(
     ("columns", "split", "message"),
     [
-        ({"a": range(9)}, "time", "split by time expected one column of dates, got none"),
+        ({"a": range(9)}, "time", "expected one column of dates to split by time, got none"),
         ({"a": ["2024-01-01"] * 9, "b": ["2024-01-02"] * 9}, "time", "got several: 'a', 'b'; name one"),
         ({"a": ["2024-01-01"] * 9}, "time", "at least 3 different times in 'a', got 1"),
-        ({"a": list("abcdefghi")}, "time:a", "expected dates such as 2024-05-31 or numbers, got 'a'"),
+        ({"a": list("abcdefghi")}, "time:a", "expected dates such as 2024-05-31 or numbers to split by time, got 'a'"),
         ({"a": [1] * 9}, "group:a", "expected at least 3 different values of 'a', got 1"),
         ({"a": ["train"] * 8 + ["hold"]}, "column:a", "expected train, val or test in every row, got 'hold' in row 9"),
         ({"a": ["train"] * 9}, "column:a", "expected rows of test, got none"),

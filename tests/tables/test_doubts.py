@@ -60,7 +60,7 @@ def test_a_leak_among_very_many_columns_takes_little_memory():
     x = r.normal(size=(60, 20_000))
     train, val, _ = parts_of(x, 2 * x[:, 7] + 1)
     [line] = leaks(train, val, [f"c{i}" for i in range(20_000)], "real")
-    assert "'c7' alone tells the target" in line
+    assert "'c7' alone determines the target" in line
 
 
 def test_a_column_that_separates_the_classes_is_warned_of():
@@ -78,9 +78,9 @@ def test_a_column_that_separates_the_classes_is_warned_of():
     [
         (
             [0, 1, 2],
-            "has 3 different whole numbers (0, 1, 2), taken for classes, {}counts or amounts, take kind='real'",
+            "has 3 different whole numbers (0, 1, 2), taken for classes, {}counts or amounts, use kind='real'",
         ),
-        ([0.5, 1.0, 1.5], "has 3 different numbers (0.5, 1.0, 1.5), taken for amounts; {}classes, take kind='classes'"),
+        ([0.5, 1.0, 1.5], "has 3 different numbers (0.5, 1.0, 1.5), taken for amounts; {}classes, use kind='classes'"),
         (list(range(14)), "has 14 different whole numbers (0, 1, 2, 3, 4 and 9 more), taken for classes, {}counts"),
         ([0, 1], None),
         (["a", "b", "c"], None),
@@ -112,7 +112,7 @@ def test_heavy_tails_are_warned_of():
     [line] = [line for line in lines if "'y' more than 10 standard deviations from the mean" in line]
     assert "they decide what is learned. Take likelihood=" in line  # some are negative: they have no logarithm
     lines = said_of(table(x=r.normal(size=400), y=np.where(np.arange(400) < 2, 1e6, np.abs(y))))
-    assert any("Predict the logarithm, or take likelihood=" in line for line in lines)
+    assert any("Predict the logarithm, or use likelihood=" in line for line in lines)
 
 
 def test_a_row_without_inputs_is_warned_of():

@@ -1,4 +1,4 @@
-"""Which method to take: two recipes within a budget, with reasons that can be looked up."""
+"""Which method to use: two recipes within a budget, with reasons that can be looked up."""
 
 from .advise import Advice, Budget, advise
 from .evidence import Evidence

@@ -28,10 +28,10 @@ COUNT = 2  # recipes that are recommended
 @with_field_doc
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent; None: as much as it takes."""
+    """What may be spent; None: no limit."""
 
     seconds: float | None = None
-    """The seconds that fitting may take, on this machine."""
+    """At most this many seconds of fitting, on this machine."""
     steps: int | None = None
     """Training steps, those of all members added up."""
     passes: int | None = None

@@ -28,9 +28,9 @@ class Evidence:
 
 
 MEMBERS = Evidence(
-    "Of what twenty networks gain over one on Fashion-MNIST (NLL {one:.3f} to {twenty:.3f}), two have "
-    "{share_two:.0%}, three {share_three:.0%}, five {share_five:.0%} and ten {share_ten:.0%}; the ECE falls from "
-    "{ece_one:.3f} to {ece_five:.3f} for five. One data set, one seed.",
+    "On Fashion-MNIST twenty networks lower the NLL of one from {one:.3f} to {twenty:.3f}; two have {share_two:.0%} "
+    "of that gain, three {share_three:.0%}, five {share_five:.0%} and ten {share_ten:.0%}; five lower the ECE from "
+    "{ece_one:.3f} to {ece_five:.3f}. One data set, one seed.",
     "results/size.jsonl: fashion_mnist",
 )
 SIZE_DIGITS = Evidence(
@@ -56,14 +56,15 @@ TABLES = Evidence(
 )
 TEMPERATURE = Evidence(
     "Around {networks:.0f} published ResNets for CIFAR-10 a temperature, one number from validation data, takes the "
-    "NLL from {base_low:.3f}-{base_high:.3f} to {temper_low:.3f}-{temper_high:.3f}, for no pass more. Nothing else "
-    "around one network does better there: Laplace over the last layer comes within {laplace_over_low:.3f} to "
-    "{laplace_over_high:.3f}, noise on the weights (PEP) within {pep_over_low:.3f} to {pep_over_high:.3f}. "
+    "NLL from {base_low:.3f}-{base_high:.3f} to {temper_low:.3f}-{temper_high:.3f} and adds nothing to the cost of a "
+    "prediction. No other method around one network does better there: Laplace over the last layer is "
+    "{laplace_over_low:.3f} to {laplace_over_high:.3f} higher, noise on the weights (PEP) {pep_over_low:.3f} to "
+    "{pep_over_high:.3f}. "
     "{images:,.0f} test images.",
     "results/resnets.jsonl: 5,000 images",
 )
 TEMPERED_ENSEMBLE = Evidence(
-    "A temperature for each member gains in a mixture too: of {networks:.0f} ResNets the NLL falls from "
+    "A temperature for each member helps a mixture, too: of {networks:.0f} ResNets the NLL falls from "
     "{mixture_base:.3f} to {mixture_temper:.3f} (by {mixture_gain:.3f}, 95 % interval {gain_low:.3f} to "
     "{gain_high:.3f}).",
     "results/resnets.jsonl: 5,000 images",
@@ -76,7 +77,8 @@ TEMPERED_LOCAL = Evidence(
 LAPLACE_LOCAL = Evidence(
     "On Fashion-MNIST, trained long with a nearly flat prior, Laplace over the last layer takes one network from "
     "{plain_one:.3f} to {laplace_one:.3f} and five from {plain_five:.3f} to {laplace_five:.3f} (a temperature: "
-    "{temper_one:.3f} and {temper_five:.3f}). To notice what is new takes all layers: against MNIST the AUROC of one "
+    "{temper_one:.3f} and {temper_five:.3f}). To notice unfamiliar inputs takes all layers: against MNIST the AUROC "
+    "of one "
     "network is {plain_one_auroc:.2f}, with a temperature {temper_one_auroc:.2f}, with Laplace "
     "{laplace_one_auroc:.2f}, over all layers {all_layers_one_auroc:.2f}.",
     "results/local.jsonl: fashion_mnist",
@@ -95,7 +97,8 @@ LAPLACE_EXACT = Evidence(
 VBLL_UCI = Evidence(
     "A normal distribution over the last layer, learned with the features (VBLL), predicts mean and variance in one "
     "pass. On {equal:.0f} of {sets:.0f} UCI regressions its log likelihood is that of one network within {near:.2f}; "
-    "the largest gain is {most:.3f} and the largest loss {worst:.3f}, on {fewest:.0f} to {splits:.0f} splits a set.",
+    "the largest gain is {most:.3f} and the largest loss {worst:.3f}, on {fewest:.0f} to {splits:.0f} splits of each "
+    "set.",
     "results/variational.jsonl: VBLL against MAP",
 )
 VBLL_EXACT = Evidence(
@@ -104,7 +107,7 @@ VBLL_EXACT = Evidence(
 )
 PEP_DIGITS = Evidence(
     "On digits, trained long with a nearly flat prior, noise around the network takes the NLL from {base:.3f} to "
-    "{pep:.3f}; a temperature does more, {temper:.3f}. Means of {networks:.0f} networks.",
+    "{pep:.3f}; a temperature does better, {temper:.3f}. Means of {networks:.0f} networks.",
     "results/pep.jsonl: digits",
 )
 PEP_FASHION = Evidence(
@@ -119,7 +122,7 @@ SWAG = Evidence(
     "results/compare.jsonl: SWAG against MAP",
 )
 ONE_MODE = Evidence(
-    "One network is the cheapest there is to train and to ask; what it does not know of its weights it cannot say.",
+    "One network is the cheapest to train and to predict with; it says nothing about the uncertainty of its weights.",
     "theory: basinet check MAP: mode of the conjugate posterior, full batch",
 )
 ALL = (

@@ -1,4 +1,4 @@
-"""The rules of advice: when each recipe is one to take, and why. Those that stand first are preferred."""
+"""The rules of advice: when to use each recipe, and why. Earlier rules are preferred."""
 
 from __future__ import annotations
 

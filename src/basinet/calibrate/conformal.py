@@ -47,14 +47,14 @@ def conformal(
     `conformal_set` (classes: true for those inside), which contain the truth with probability `level`.
 
     The guarantee is for examples exchangeable with `val`, on average over them, and holds for any model; a better model
-    has smaller sets. `val` must not have been used for training or tuning. `kind` is "scaled" (the default
-    for numbers: the residual in predictive standard deviations), "split" (the residual) or "cqr" (the distance from
-    predictive quantiles). For classes it is "lac" (the default: all classes above one probability, since no sets with
-    the same coverage are smaller on average), "aps" (the most probable ones until they have enough together,
-    randomised: larger sets, in exchange for hard inputs that are held more nearly as often as easy ones) or "raps" (the
-    same with a penalty on large sets). `penalty` is raps's (free ranks, cost of each further one); by default a fifth
-    of `val` chooses it for the smallest sets, and the rest calibrates. Without `empty`, a set that would be empty has
-    the most probable class, so that sets of a model that is right more often than `level` contain the truth more often.
+    has smaller sets. `val` must not have been used for training or tuning. `kind` is "scaled" (the default for numbers:
+    the residual in predictive standard deviations), "split" (the residual) or "cqr" (the distance from predictive
+    quantiles). For classes it is "lac" (the default: all classes above one probability, since no sets with the same
+    coverage are smaller on average), "aps" (the most probable ones until they have enough together, randomised: larger
+    sets, whose coverage of hard inputs is closer to that of easy ones) or "raps" (the same with a penalty on large
+    sets). `penalty` is raps's (free ranks, cost of each further one); by default a fifth of `val` chooses it for the
+    smallest sets, and the rest calibrates. Without `empty`, a set that would be empty has the most probable class, so
+    that sets of a model that is right more often than `level` contain the truth more often.
 
     It is saved with the posterior; `posterior.conformal` has its values. A slice, a mixture, other weights or another
     temperature are other predictions and have none: calibrate last. `samples` and `via` are those of `predict`:
@@ -155,8 +155,8 @@ def _penalised(probs: Tensor, targets: Tensor, mask: Tensor, rule: Conformal) ->
     some, rest = order[: n // SHARE], order[n // SHARE :]
     if len(some) < needed(rule.level):
         raise ValueError(
-            f"a level of {rule.level} with a penalty chosen by a fifth of val takes "
-            f"{SHARE * needed(rule.level)} examples or more, got {n}: give more, or penalty=(free, cost)"
+            f"a level of {rule.level} with a penalty chosen by a fifth of val needs at least "
+            f"{SHARE * needed(rule.level)} examples, got {n}: use more, or penalty=(free, cost)"
         )
     probs, targets, mask = probs[some], targets[some], mask[some]
     ranks = (by_probability(probs) == targets.unsqueeze(-1)).long().argmax(-1) + 1

@@ -63,7 +63,7 @@ def calibrated(scores: Tensor, level: float) -> float:
     n = len(scores)
     k = math.ceil((n + 1) * Fraction(str(level)))
     if k > n:
-        raise ValueError(f"a level of {level} takes {needed(level)} calibration examples or more, got {n}")
+        raise ValueError(f"a level of {level} needs at least {needed(level)} calibration examples, got {n}")
     return float(scores.double().sort().values[k - 1])
 
 

@@ -68,7 +68,7 @@ def _between(mean: Sequence[Tensor], sd: Sequence[Tensor], rows: Tensor) -> floa
         more = option("Data.held_out with a larger fraction", "a larger --val", "a larger validation_fraction")
         Progress("", 0).warn(
             f"only {len(pairs)} rows were left out by two members at once: the spread is that of members one by one, "
-            f"which is too wide for their mixture: take {more}"
+            f"which is too wide for their mixture: use {more}"
         )
         return math.nan
     return float(pairs.double().mean())

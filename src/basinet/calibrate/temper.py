@@ -153,11 +153,11 @@ def _best(seen: list[_Seen]) -> float:
     if search.edge == "low":  # T = 0 would be sure of everything
         why = "every target is hit" if numbers else "every example is classified correctly"
         Progress("", 0).warn(
-            f"{falls}, as where {why}. Predictions stay as they were, T = 1: give more validation data"
+            f"{falls}, as it does when {why}. Predictions stay as they were, T = 1: use more validation data"
         )
         return 1.0
     why = "the spread is tiny compared with the errors" if numbers else "predictions are worse than equal probabilities"
-    Progress("", 0).warn(f"{falls}, as where {why}. It is used, but look at the network first: was it trained?")
+    Progress("", 0).warn(f"{falls}, as it does when {why}. It is used, but check the network first: was it trained?")
     return search.best
 
 
@@ -172,7 +172,7 @@ def _shares(posterior: Posterior, val: Data | Stream, samples: int | None, seed:
     pit, weight = torch.cat(levels), torch.cat(counts)
     n = int((weight > 0).sum())
     if n < 2 * EACH:
-        raise ValueError(f"of='quantiles' takes {2 * EACH} validation examples or more, got {n}: use of='average'")
+        raise ValueError(f"of='quantiles' needs at least {2 * EACH} validation examples, got {n}: use of='average'")
     k = min(STRETCHES, n // EACH)
     held = torch.bincount((pit * k).long().clamp(max=k - 1), weight, minlength=k)
     return (held + 1) / (weight.sum() + k)

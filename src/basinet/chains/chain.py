@@ -53,7 +53,7 @@ class Chain(Based, kind="method"):
     chunk: int | None = None
     """Examples that go through the network at a time; None: all."""
     temperature: float = 1.0
-    """A factor on the problem's temperature: 1 is Bayes, below 1 is cold; a list has chains at each."""
+    """A factor on the problem's temperature: 1 is Bayes, below 1 is cold; with a list there are chains at each."""
 
     def __post_init__(self) -> None:
         if self.draws < 4:
@@ -154,7 +154,7 @@ class Chain(Based, kind="method"):
         )
 
     def remarks(self, state: Any) -> Iterable[str]:
-        """What is to be said of how a chain moved, by the sampler's own settings."""
+        """Remarks on how a chain moved, in terms of the sampler's own settings."""
         return ()
 
     def demand(self, point: Point, problem: Problem, data: Data | Stream | None, val: Data | Stream | None) -> Demand:

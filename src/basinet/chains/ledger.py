@@ -1,4 +1,4 @@
-"""What is written down about the transitions of each chain, and which chain got lost. Tensors are (M,)."""
+"""What is recorded about the transitions of each chain, and which chain got lost. Tensors are (M,)."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ WINDOWS = (0.05, 0.15, 0.3, 0.6)  # shares of the warm-up after which scales are
 
 
 class Moving(NamedTuple):
-    """The state of a chain in the midst of a trajectory."""
+    """The state of a chain in the middle of a trajectory."""
 
     params: Params  # where it is: the trajectory's beginning
     buffers: Params

@@ -1,10 +1,12 @@
-"""The command's root: what `basinet` alone and `basinet --version` say."""
+"""The command's root: what `basinet` on its own and `basinet --version` print."""
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +19,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def flowing(command: Callable[..., Any] | None) -> str:
+    """The docstring of a command, with one line per paragraph."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (inspect.getdoc(command) or "").split("\n\n"))
 
 
 def _version(wanted: bool) -> None:

@@ -21,8 +21,8 @@ from .words import (
     RULES,
     Device,
     Members,
-    Network,
     On,
+    OwnNetwork,
     Samples,
     Settings,
     Target,
@@ -49,8 +49,8 @@ def fit(
     conformal: Annotated[
         float | None,
         typer.Option(
-            help="Hold out as many rows again for calibration: predictions get sets or intervals that contain the "
-            "truth with this probability."
+            help="Hold out as many rows again for calibration; predictions then have sets or intervals that contain "
+            "the truth with this probability."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the validation rows and the members.")] = 0,
@@ -140,7 +140,7 @@ def fit(
         if held is not None and what == "real":
             posterior = temper(posterior, held, seed=seed)
             assert posterior.temperature is not None
-            tell(f"Spread of the mixture: times {float(posterior.temperature.values):.3g}, by validation")
+            tell(f"Spread of the mixture: multiplied by {float(posterior.temperature.values):.3g}, by validation")
         if conformal is not None:
             posterior = calibrated(posterior, parts[2], level=conformal, seed=seed)
         form = (problem.likelihood, chosen.hidden, embeds_numbers(problem))
@@ -166,17 +166,18 @@ def predict(
     ] = 0.9,
     samples: Samples = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
-    model: Network = None,
+    model: OwnNetwork = None,
     device: Device = None,
 ) -> None:
     """Predict each row of a file, in the target's own units and names.
 
     Real targets: mean, sd, aleatoric and epistemic (variances; they add up to sd squared), low and high. Classes: class
-    (the most probable), entropy = aleatoric + epistemic (in nats), and a probability p_NAME for each class. A posterior
-    that is calibrated (fit --conformal) adds conformal_low and conformal_high, or conformal_set, the names of the
-    classes inside with bars between them, at the level of its calibration. Columns are found by name: their order does
-    not matter, and new ones are ignored. Where the network came from --model, pass it again: nothing in a folder is
-    run. Names that a spreadsheet would take for formulas get an apostrophe in a csv.
+    (the most probable), entropy = aleatoric + epistemic (in nats), and a probability p_NAME for each class. Labels:
+    entropy, summed over labels, and p_NAME for each. A posterior that is calibrated (fit --conformal) adds
+    conformal_low and conformal_high, or conformal_set, the names of the classes inside with bars between them, at the
+    level of its calibration. Columns are found by name: their order does not matter, and new ones are ignored. If the
+    network came from --model, pass it again: nothing in a folder is executed. Names that a spreadsheet would take for
+    formulas get an apostrophe in a csv.
     """
     from ..pool.files import atomically
     from ..tables import read_table, write_table
@@ -220,7 +221,7 @@ def evaluate(
     ] = None,
     samples: Samples = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
-    model: Network = None,
+    model: OwnNetwork = None,
     device: Device = None,
 ) -> None:
     """Score the predictions for a file against its target, in the target's units.

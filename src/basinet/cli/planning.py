@@ -1,4 +1,4 @@
-"""Commands that tell before anything is done: what methods cost, and which to take."""
+"""Commands that say beforehand what methods cost and which to use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def cost(
     data: Where = "digits",
     target: Target = None,
     method: Annotated[
-        str | None, typer.Option(help="Show all structures of this method. Default: every method with its own.")
+        str | None,
+        typer.Option(help="Show every structure of this method. Default: all methods with their default structures."),
     ] = None,
     members: Members = 10,
     setting: Settings = None,
@@ -43,7 +44,8 @@ def cost(
     rules: Given,
     design: Given,
 ) -> None:
-    """Tell memory and time of fitting and predicting, before anything large is made, and what would be refused.
+    """Estimate memory and time of fitting and predicting, and show what would be refused, before anything large is
+    made.
 
     Memory follows from shapes; seconds are those of a few steps and passes that are timed here, scaled to what the
     recipe plans. Predicting is of the test part.
@@ -72,7 +74,7 @@ def cost(
         first = next(iter(costs.values()))
         tell(
             f"{splits.name}: {first.parameters:,} parameters, {splits.train.n:,} training examples, {members} "
-            f"member{'s' if members > 1 else ''}; {readable(first.free_bytes)} may be used",
+            f"member{'s' if members > 1 else ''}; {readable(first.free_bytes)} of memory may be used",
         )
         shown = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
         for head in ("recipe", "fit", "", "kept", f"predict {splits.test.n:,}", "", "verdict"):
@@ -96,12 +98,14 @@ def advise(
     data: Where = "digits",
     target: Target = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Most seconds that fitting may take on this machine. Default: any.")
+        float | None, typer.Option(help="At most this many seconds to fit, on this machine. Default: no limit.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Most training steps, of all members together. Default: any.")
+        int | None, typer.Option(help="At most this many training steps, all members together. Default: no limit.")
     ] = None,
-    passes: Annotated[int | None, typer.Option(help="Most forward passes per prediction. Default: any.")] = None,
+    passes: Annotated[
+        int | None, typer.Option(help="At most this many forward passes per prediction. Default: no limit.")
+    ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="A safetensors file with trained weights of the network.")
     ] = None,
@@ -165,7 +169,7 @@ def _time(seconds: float | None) -> str:
 
 
 def _other(refused: Cost) -> str:
-    """What to take in place of what does not fit."""
+    """What to use in place of a recipe that does not fit."""
     from ..cost.recipe import differences
 
     if refused.instead is None:

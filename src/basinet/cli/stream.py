@@ -16,7 +16,7 @@ from .console import clear_errors, tell, warn
 from .network import hidden_widths
 from .settings import make_filter
 from .sharing import Given, with_options
-from .words import RULES, Settings
+from .words import IN_ORDER, Settings
 
 if TYPE_CHECKING:
     from ..report.figure import Figure
@@ -29,11 +29,11 @@ AROUND = 20  # records that the figure averages
 EDGES = ("low", "high", "target")  # of a record of numbers
 LARGEST = 1e300  # of what a record holds
 LITTLE = 0.01  # nats: no more than that is as good
-REPAIR = "put back what was there, or remove the file (the stream goes on, its records start again from nothing)"
+REPAIR = "restore the file, or remove it (the stream continues, and its records start with the next batch)"
 
 
 @app.command()
-@with_options(rules=RULES)
+@with_options(rules=IN_ORDER)
 def stream(
     file: Annotated[Path, typer.Argument(help="A csv, parquet or npz file.")],
     target: Annotated[str, typer.Option(help="The column to predict.")],
@@ -43,18 +43,23 @@ def stream(
     forget: Annotated[
         str,
         typer.Option(
-            help="auto: forget all at once when a batch shows that everything has changed; or the weight of the past "
-            "at each new row, such as 0.999; 1 forgets nothing."
+            help="auto: forget the past at once when a batch shows an abrupt change; or the factor by which each new "
+            "row reduces the weight of the past, such as 0.999; 1 forgets nothing."
         ),
     ] = "auto",
     first: Annotated[int, typer.Option(min=5, help="Rows to train the network on before the stream begins.")] = 100,
     batch: Annotated[int, typer.Option(min=1, help="Rows to predict, then learn, at a time.")] = 10,
     lags: Annotated[
-        int, typer.Option(min=0, help="Targets of this many earlier rows as inputs: each row is predicted one ahead.")
+        int,
+        typer.Option(
+            min=0, help="Use the targets of this many earlier rows as inputs; rows are then predicted one step ahead."
+        ),
     ] = 0,
     level: Annotated[float, typer.Option(help="Share of targets that the intervals should contain.")] = 0.9,
-    width: Annotated[str, typer.Option(help="Hidden layers of the network, such as 20,20; 0: a linear model.")] = "20",
-    folder: Annotated[Path | None, typer.Option("--out", help="Default: runs/FILE-stream.")] = None,
+    width: Annotated[str, typer.Option(help="Widths of hidden layers, such as 20,20; 0: a linear model.")] = "20",
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the stream. Default: runs/FILE-stream.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the network's initialisation.")] = 0,
     *,
     rules: Given,
@@ -63,9 +68,10 @@ def stream(
 
     The folder keeps the state of the stream, a record for each batch (records.jsonl) and a figure. The same command
     resumes, after an interruption or when the file has grown: rows that are later than those before are streamed, and
-    targets that were missing and have come since are learned from (said as late). Rows without a target are skipped
-    and counted. Intervals are adaptive conformal ones, and an alarm says when predictions have become worse than usual.
-    Scores stand beside those of a constant and of the last known value, one row ahead.
+    targets that were missing and have come since are learned from (and reported as late). Rows without a target are
+    skipped and counted. Intervals are adapted to the stream (adaptive conformal inference), and an alarm says when
+    predictions have become worse than usual. Scores stand beside those of a constant and of the last known value, one
+    row ahead.
     """
     from ..filters import Change, Forget
     from ..tables import read_table
@@ -222,7 +228,7 @@ def _summary(replay: Replay, where: Path) -> None:
     if counted["dropped"]:
         tell(
             f"Only the last {len(counted['waiting']):,} of these rows are looked at again when the file has grown: "
-            f"a target that comes late for one of the {counted['dropped']:,} before is not learned"
+            f"a late target for one of the {counted['dropped']:,} before is not learned"
         )
     tell(f"State, records and figure: {where}")
 

@@ -50,7 +50,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="A method to describ
 def check(
     names: Annotated[list[str] | None, typer.Argument(help="Methods to check. Default: all, and the problem.")] = None,
 ) -> None:
-    """Hold every method to its theory and invariants; exit status 1 if any check fails."""
+    """Check methods against their theory and their invariants; exit status 1 if a check fails."""
     from ..methods import discover, find
     from ..testing import method_checks, problem_checks
 
@@ -88,7 +88,7 @@ def study(
     ] = None,
     preset: Annotated[str, typer.Option(help="Settings of the study by name. Default: its own choice.")] = "",
     changes: Annotated[
-        list[str] | None, typer.Option("--with", help="NAME=VALUE of the study's settings; may be given again.")
+        list[str] | None, typer.Option("--with", help="NAME=VALUE of the study's settings; repeat for several.")
     ] = None,
     on: On = None,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -73,17 +74,25 @@ Network = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="FILE.py:NAME, a function that returns the network as an nn.Module. It takes (inputs, outputs), their "
-        "numbers, or no arguments. The file is executed, so use only files you trust. Default: for real targets a "
-        "network that embeds numbers and predicts its noise; for classes an MLP, or such a network where "
-        "validation prefers it; for labels an MLP.",
+        help="FILE.py:NAME, a function that returns the network as an nn.Module. It takes two numbers, of inputs and "
+        "of outputs, or no arguments. The file is executed, so use only files you trust. Default: for real targets a "
+        "network that embeds numbers and predicts its noise; for classes an MLP, or such a network where validation "
+        "prefers it; for labels an MLP.",
+    ),
+]
+OwnNetwork = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="FILE.py:NAME, the same as in fit, if the posterior was fitted with --model. The file is executed, so use "
+        "only files you trust.",
     ),
 ]
 Width = Annotated[
     str | None,
     typer.Option(
-        help="Hidden layers of the built-in network, such as 100,100. Default: three of 128 for real targets, else two "
-        "of 200."
+        help="Widths of the hidden layers of the built-in network, such as 100,100. Default: three layers of 128 for "
+        "real targets, else two of 200."
     ),
 ]
 PriorOf = Annotated[
@@ -122,13 +131,16 @@ On = Annotated[
     ),
 ]
 Samples = Annotated[
-    int | None, typer.Option(min=1, help="Samples per member. Default: the method's own number; all if there are few.")
+    int | None,
+    typer.Option(
+        min=1, help="Samples per member. Default: as many as the method says; all, if a member has only a few."
+    ),
 ]
 FOLDER = Annotated[Path, typer.Argument(help="The folder that `basinet fit` wrote.")]
 
 
 class Design(NamedTuple):
-    """What was said of the network, the likelihood and the prior."""
+    """The network, the likelihood and the prior that options ask for."""
 
     model: str | None  # as it was written
     make: Maker | None
@@ -175,6 +187,10 @@ RULES = Group(
         "group_duplicates": (Duplicates, False),
     },
 )
+IN_ORDER = Group(  # the rules of a stream, whose rows are split by time
+    partial(make_rules, split=None, group_duplicates=False),
+    {name: option for name, option in RULES.options.items() if name not in ("split", "group_duplicates")},
+)
 DESIGN = Group(
     make_design,
     {
@@ -187,7 +203,7 @@ DESIGN = Group(
 
 
 def check_conformal(level: float, kind: str, rows: int) -> None:
-    """Refuses a calibration on this many rows that could not be made, before training."""
+    """Refuses, before training, a calibration for which there are too few rows."""
     from ..calibrate.conformal_sets import needed
 
     if not 0 < level < 1:
@@ -196,7 +212,7 @@ def check_conformal(level: float, kind: str, rows: int) -> None:
         raise ValueError("--conformal is for classes and numbers, and the target is labels: leave it out")
     if rows < needed(level):
         raise ValueError(
-            f"--conformal {level:g} takes {needed(level):,} rows or more to calibrate on, got {rows:,}: raise --val"
+            f"--conformal {level:g} needs at least {needed(level):,} rows to calibrate on, got {rows:,}: raise --val"
         )
 
 

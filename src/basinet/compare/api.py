@@ -95,21 +95,22 @@ def compare(
     """Fits methods to one data set and compares them on its test part.
 
     `data` is a built-in set by name, an image set in a `folder`, a csv, parquet or npz file with the column `target`
-    (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None stands for the
-    usual ones that do not take long, and references that are no posterior ("constant", "linear" and
-    "boosting"), "all" takes all. The network is that of `basinet.defaults` for such data, or what `model(inputs,
-    outputs)` makes, or that of a `problem`; `likelihood` and `prior` take the place of the default ones. `start` are
-    weights trained elsewhere, a posterior of one member or a file of them: methods that start from trained weights use
-    them, and methods that train from scratch run only if they are named.
+    (read by `rules`), or `Splits`. `methods` are names, labels of rows, recipes or entries; None stands for the usual
+    ones that do not take long, and simple models as references ("constant", "linear" and "boosting"); "all" takes all.
+    The network is the default one for such data, or what `model(inputs, outputs)` returns, or that of a `problem`;
+    `likelihood` and `prior` take the place of the default ones. `start` are weights trained elsewhere, a posterior of
+    one member or a file of them: methods that start from trained weights use them, and methods that train from scratch
+    run only if they are named.
 
     `members` replaces the size of the ensembles. `budget`, "60s" or "20000steps", gives every row the same compute:
-    seconds of fitting, or training steps of one network; members and epochs are scaled to it. `seeds` trainings are
-    made of each row, on one split of the data by `seed`: a number counts on from `seed`. Differences are to the row of
-    the lowest NLL, or to `against`. `examples` is the most that are trained on, for a quick look at a large set; the
-    test part stays whole. `ood` is another set by name (of the same `folder`), or for a file another file with its
-    columns: how well uncertainty tells those inputs from test examples. `corrupt` scores corrupted test examples too:
-    "all", or names of `bn.corruptions` (of images `NAMES` and `GROUPS`, of tables `ROW_NAMES`), at severities 1 to 5.
-    With `out` the run folder stays: `basinet report` reads it, and the same call again resumes it.
+    seconds of fitting, or training steps of one network; members and epochs are scaled to it. Each row is trained from
+    each of the `seeds` (a number of them, counted from `seed`, or a list), on one split of the data by `seed`.
+    Differences are to the row of the lowest NLL, or to `against`. `examples` is the most that are trained on, for a
+    quick look at a large set; the test part stays whole. `ood` is another set by name (of the same `folder`), or for a
+    file another file with its columns: how well uncertainty tells those inputs from test examples. `corrupt` scores
+    corrupted test examples too: "all", or names of `bn.corruptions` (of images `NAMES` and `GROUPS`, of tables
+    `ROW_NAMES`), at severities 1 to 5. With `out` the run folder stays: `basinet report` reads it, and the same call
+    again resumes it.
     """
     of = (target, rules, folder, model, problem, start, members, seeds, seed, engine, examples, likelihood, prior)
     asked = Asking(*of, ood=ood, corrupt=corrupt)
@@ -165,7 +166,7 @@ class Asking(NamedTuple):
             given = self.start
             here = given if isinstance(given, Posterior) else given_weights(Path(given), problem)
             start = settled(here, splits.val)
-            both("weights trained elsewhere may have seen the test part: if so, all scores are too good")
+            both("the given weights may have been trained on the test part: if so, all scores are too good")
         kind = kind_of(problem)
         able, waiting = offered(splits, kind) if isinstance(problem.likelihood, REFERRED) else ([], [])
         temperable = kind if ways_of(problem.likelihood) else "counts"

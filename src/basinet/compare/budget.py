@@ -47,7 +47,7 @@ class Budget(NamedTuple):
         return f"{self.amount:g}{self.unit}"
 
     def in_words(self) -> str:
-        """What is done with it, in a line."""
+        """A line that says how it is shared."""
         what = "training steps of one network" if self.unit == "steps" else "seconds of fitting"
         trial = "" if self.unit == "steps" else ", found by short trials"
         return (

@@ -33,6 +33,6 @@ def unmixed(records: Sequence[dict[str, Any]]) -> str:
     ratios = [row["rhat"] for chains in rows.values() for row in chains["rows"] if row["rhat"] is not None]
     worst = f" (R-hat up to {max(ratios):.2f})" if ratios else ""
     return (
-        f"Chains had not converged{worst} for {', '.join(rows)}: their draws are not those of the posterior, and other "
-        "seeds may predict otherwise. Run them longer, or choose another sampler, before you judge the posterior."
+        f"Chains had not converged{worst} for {', '.join(rows)}: their draws do not represent the posterior, and other "
+        "seeds may give other predictions. Run them longer, or choose another sampler, before you judge the posterior."
     )

@@ -125,7 +125,7 @@ def test_arrays(splits: Splits, encoder: Encoder | None) -> dict[str, np.ndarray
 
 
 def suspicions(splits: Splits) -> list[str]:
-    """What a person should look at before believing any score: few test examples, inputs that know the target."""
+    """What to look at before believing any score: few test examples, inputs that give the target away."""
     n = splits.test.n
     few = [f"{n} test example{'s' * (n > 1)} say very little: scores are mostly chance"] if n < FEW else []
     return few + _leaks(splits)

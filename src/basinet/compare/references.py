@@ -1,4 +1,4 @@
-"""Rows that are no posterior, to see when a network is the wrong tool: a constant, a linear model, gradient boosting.
+"""Rows without a posterior, to see when a network is the wrong tool: a constant, a linear model, gradient boosting.
 
 Classes get the probabilities of the model; the constant's are the frequencies of training. Numbers are normal around
 the model's mean, with one standard deviation: that of the residuals on the validation part, which they did not see.

@@ -52,12 +52,12 @@ def choose(
 ) -> Chosen:
     """The rows of a comparison, whose targets are of a `kind`: classes, labels, real or counts.
 
-    `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for those
-    of the usual methods, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given
-    weights (`started`), methods that begin at trained weights take those, and rows that train networks of their own
-    have to be asked for. Where predictions can be tempered, one network and the ensemble of them also come with a
-    temperature, of real targets a factor on the spread; "tempered" before a name asks for that of any row.
-    `references` are rows that are no posterior, which come unless others were asked for.
+    `asked` are names of methods, labels of rows, recipes or entries; "all" stands for everything; None for those of the
+    usual methods, with ensembles of MEMBERS. `members` replaces the size of the ensembles. With given weights
+    (`started`), methods that begin at trained weights take those, and rows that train networks of their own have to be
+    asked for. Where predictions can be tempered, one network and the ensemble of them also come with a temperature, of
+    real targets a factor on the spread; "tempered" before a name asks for that of any row. `references` are simple
+    models, which are not posteriors; they come unless others were asked for.
     """
     members = MEMBERS if members is None and asked is None else members
     offered = {name: [_sized(e, members) for e in cls.lineup()] for name, cls in discover().items()}

@@ -251,7 +251,7 @@ def _measured(
 
 
 def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The record and arrays of what is no posterior."""
+    """The record and arrays of a reference, which is not a posterior."""
     splits = setting.splits
     began = time.perf_counter()
     predict = fit_reference(row.reference, splits, kind_of(setting.problem), seed)
@@ -274,7 +274,7 @@ def _referred(setting: Setting, row: Row, seed: int) -> tuple[dict[str, Any], di
         "predict_seconds": measured.seconds,
         "steps": 0,
         "draws": 0,
-        "unset": "it is no posterior",
+        "unset": "it is not a posterior",
     }
     return content | _elsewhere(measured), measured.arrays
 

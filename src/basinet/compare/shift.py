@@ -183,7 +183,10 @@ def with_ood(
     file = Path(source)
     if file.suffix.lower() in READ:
         if encoder is None:
-            raise ValueError(f"--ood {source}: a file is for comparisons on a file, whose columns it has; name a set")
+            raise ValueError(
+                f"--ood {source}: a file can be used only in a comparison on a file with the same "
+                f"columns; name a set instead"
+            )
         inputs, name = encoder.inputs(read_table(file)), file.name
     else:
         other = datasets.load(str(source), seed=seed, folder=folder)

@@ -170,7 +170,7 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
     if "ood_auroc" in first:
         doubt = "entropy" if "brier" in first else "variance"
         share += f"OOD: AUROC with which the {doubt} separates other inputs from test examples. "
-    star = f" {STAR.strip()} is no posterior, but a simple model to hold the others against."
+    star = f" {STAR.strip()} is not a posterior, but a simple model to compare the others with."
     referred = any(row["method"].endswith(MARK) for row in summary)
     return scores + share + pairs + costs + star * referred + _tempering(summary)
 
@@ -190,7 +190,7 @@ def _tempering(summary: Sequence[dict[str, Any]]) -> str:
 
 
 def unfinished(records: Sequence[dict[str, Any]]) -> str:
-    """A line on the rows whose training had not ended; empty where all had, or it cannot be told."""
+    """A line on the rows whose training had not ended; empty where all had, or it is not known."""
     falling = {r["method"]: r["training"] for r in records if (r.get("training") or {}).get("falling")}
     if not falling:
         return ""

@@ -28,7 +28,7 @@ Make = Callable[[str, nn.Module], nn.Module]
 """What a layer is replaced by, from its name and the layer; the layer itself, to leave it."""
 
 Output = int | str | None
-"""Which of what a module returns is scored: the place in a tuple, the key or the attribute; None: there is but one."""
+"""Which of what a module returns is scored: the place in a tuple, the key or the attribute; None: there is only one."""
 
 UNTOLD = r" at 0x[0-9a-f]+|,? ?\bbias=(True|False)"
 """What the description of a module leaves out: addresses, and whether there is a bias, which shapes of parameters tell
@@ -122,8 +122,8 @@ class Model:
         changed = before != after
         if changed and self._writes is False:
             raise ValueError(
-                "the network changed its inputs in place, unlike the first time it ran: copy them at the "
-                "beginning of forward (x = x.clone()). The inputs of this call are changed"
+                "the network changed its inputs in place, unlike the first time it ran: copy them at the beginning of "
+                "forward (x = x.clone()). The inputs of this call have been changed"
             )
         self._writes = changed
 

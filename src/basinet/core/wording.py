@@ -1,5 +1,5 @@
-"""What an option is called in what is said of data: by the rules of a table in Python, on a command line, or by an
-estimator; as the caller wrote it, or in both ways where nobody knows."""
+"""How messages about data call an option: as the rules of a table in Python, as the command line, or as an estimator
+does; by the caller's own way, or in both where that is not known."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ NUMBERS = 2**16  # random ones that are timed
 @with_field_doc
 @dataclass(frozen=True)
 class Cost:
-    """Of fitting a recipe and predicting with what it gives. All are estimates, and the data are not counted."""
+    """The cost of fitting a recipe and of predicting with its posterior. All numbers are estimates, and the data are
+    not counted."""
 
     method: Method
     """The recipe."""
@@ -110,7 +111,7 @@ def cost(
 
 
 class Meter:
-    """Tells the cost of many recipes on one problem: what they have in common is measured once."""
+    """Estimates the cost of many recipes on one problem: what they have in common is measured once."""
 
     def __init__(
         self,
@@ -126,7 +127,9 @@ class Meter:
         if inputs < 1:
             raise ValueError(f"expected at least 1 input to predict, got {inputs}")
         if data is None and val is None:
-            raise ValueError("expected data to tell the cost from: pass data=, or val= for a method that needs no more")
+            raise ValueError(
+                "expected data to estimate the cost from: pass data=, or val= for a method that needs no more"
+            )
         check_data("data", data)
         check_data("val", val)
         self.problem, self.start, self.inputs, self.timed = problem, start, inputs, timed

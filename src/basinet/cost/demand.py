@@ -1,4 +1,4 @@
-"""What a method asks for beside training, and how wide a network is: known before anything large is made."""
+"""What a method needs beside training, and how wide a network is: known before anything large is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What predicting takes, told by how it is done, before there is a posterior."""
+"""What predicting takes, estimated from how it is done, before there is a posterior."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Prior = Mapping[str, float]  # the precision of each parameter tensor
 
 
 class NotPositive(ValueError):
-    """A precision that is no precision: there is no posterior."""
+    """A precision that is not positive definite: there is no posterior."""
 
 
 class Curved(ABC):
@@ -210,8 +210,8 @@ def _invert(factor: Tensor, inverse: Tensor) -> None:
 def _not_positive(name: str, least: float, largest: float) -> NotPositive:
     return NotPositive(
         f"the posterior precision of {name} is not positive definite: its least eigenvalue is {least:.3g}, the largest "
-        f"{largest:.3g}, and at most {JITTER:g} of that is put right. Use curvature='ggn', train longer, or use a "
-        "narrower prior"
+        f"{largest:.3g}, and only rounding errors up to {JITTER:g} of that are corrected. Use curvature='ggn', train "
+        "longer, or use a narrower prior"
     )
 
 

@@ -65,7 +65,7 @@ def traces(
     -5.0
     """
     if probes is not None and probes < 2:
-        raise ValueError(f"expected at least 2 probes, of which to tell the error, got {probes}")
+        raise ValueError(f"expected at least 2 probes, to estimate the error, got {probes}")
     names = select(problem.split(point.params)[0], where)
     chosen = {n: point.params[n].detach() for n in names}
     count = sum(x.numel() for x in chosen.values())

@@ -49,7 +49,7 @@ class Data:
     )
     rows: Tensor | None = None  # (M, n): row k lists the examples that member k trains on
     augment: Augmentation | None = None
-    """Changes the inputs of training batches; nothing else sees it."""
+    """Changes the inputs of training batches, and of nothing else."""
 
     def __post_init__(self) -> None:
         flat, spec = pytree.tree_flatten_with_path(self.inputs)

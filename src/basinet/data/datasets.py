@@ -28,11 +28,11 @@ class Splits:
     train: Data
     """What networks are trained on."""
     val: Data
-    """What training, temperatures and noise are judged by."""
+    """What training is stopped by, and temperatures and noise are tuned on."""
     test: Data
-    """What scores are for."""
+    """What scores are computed on."""
     ood: Data | None = None
-    """Inputs from where training had none."""
+    """Out-of-distribution inputs; None: there are none."""
     classes: int | None = None
     """The number of classes; None: regression."""
     description: str = ""
@@ -54,7 +54,7 @@ class Splits:
 
     @property
     def kind(self) -> Literal["classes", "labels", "real"]:
-        """What the targets are: one of several classes, labels that are there or not (whole numbers, several an
+        """What the targets are: one of several classes, labels that are present or not (whole numbers, several per
         example), or real numbers."""
         if self.classes is not None:
             return "classes"

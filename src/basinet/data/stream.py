@@ -305,7 +305,7 @@ def _times(piece: Piece, share: float) -> Piece:
 
 
 def some(data: Data | Stream) -> Data:
-    """Data to look at: those in memory as they are, of a stream the first batch.
+    """Examples to look at: all those in memory, or the first batch of a stream.
 
     >>> from basinet import Data
     >>> some(Data(torch.zeros(3, 2), torch.zeros(3, 1))).n

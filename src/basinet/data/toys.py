@@ -1,4 +1,4 @@
-"""Small generated problems in one and two dimensions, whose law is known and can be looked at in a plot."""
+"""Small generated problems in one and two dimensions, whose distribution is known and can be plotted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gaps(n: int, seed: int = 0) -> Data:
 
 
 def in_gaps(n: int, seed: int = 0) -> Data:
-    """The law of `gaps` where it has no inputs: x uniform on (-0.3, 0.3) and on 0.7 < |x| < 1.5."""
+    """The same function where `gaps` has no inputs: x uniform on (-0.3, 0.3) and on 0.7 < |x| < 1.5."""
     return _sine(n, Noise.seed(seed).split("in_gaps"), _GAPS)
 
 

@@ -53,7 +53,7 @@ def findings(
     hidden = float(limits.max()) > UNSURE
     unsure = " (with this few effective draws, disagreement between chains may go unnoticed)" if hidden else ""
     tests = [
-        Finding(worst <= limit, f"R-hat {worst:.3f} at the worst, limit {limit:.3g}{alone or unsure}"),
+        Finding(worst <= limit, f"R-hat up to {worst:.3f}, limit {limit:.3g}{alone or unsure}"),
         Finding(least >= wanted, f"bulk ESS at least {least:,.0f} of {count * chains:,}, wanted {wanted:,}"),
         Finding(tail >= wanted, f"tail ESS at least {tail:,.0f}, wanted {wanted:,}"),
     ]

@@ -1,8 +1,8 @@
 """Where samples that a method keeps are stored while it runs: rows on the device, fetched in blocks.
 
 A step writes its sample without asking whether it is one: what is not kept goes to a row that nobody reads. So a step
-needs no word from the device, and can be recorded in a CUDA graph. On a CPU, where a look is free, nothing is written
-in vain.
+needs no answer from the device, and can be recorded in a CUDA graph. On a CPU, where looking costs nothing, only
+samples are written.
 
 With a pool the store is a mapped file there (`kept_in`), in which the samples stay when the run is over. A checkpoint
 holds how many of each member count, with a digest of those that came since the last one: what a killed run wrote beyond

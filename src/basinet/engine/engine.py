@@ -46,8 +46,8 @@ class Engine:
     compile: bool | None = None
     """Compile loss and gradient; default: if the run is long enough to gain from it."""
     processes: int | None = None
-    """Over which members are spread, each with a GPU or a share of a CPU; default: as many as there are GPUs, or on a
-    CPU cores for strategy "loop" and one for "stacked", where the run is long enough."""
+    """Processes over which members are spread, each with a GPU or a share of a CPU; default: one per GPU; on a CPU one
+    per core for strategy "loop", and one in all for "stacked", if the run is long enough."""
     group: int | None = None
     """Members that train side by side, at most; default: as many as fit in memory, or 8 where they are spread over a
     cluster."""
@@ -58,8 +58,8 @@ class Engine:
     checkpoint: float = 60.0
     """Seconds between checkpoints, which are written if fit is given a pool."""
     deterministic: bool = False
-    """Choose how members run by rules, not by timing or free memory: the same command gives the same members to the
-    bit, where another plan would give them up to rounding."""
+    """Choose how members run by rules, not by timing or free memory: the same command then gives the same members to
+    the last bit; another plan gives them up to rounding."""
     progress: bool | None = None
     """Show a progress bar; default: where the error stream is a terminal."""
 
@@ -87,7 +87,8 @@ class Engine:
         if self.processes is not None and self.processes > self.most_processes:
             raise ValueError(
                 f"processes={self.processes} need a GPU each, and there {'is' if self.most_processes == 1 else 'are'} "
-                f"{self.most_processes} with device={self.device!r}: ask for fewer, or leave the number of the GPU out"
+                f"{self.most_processes} with device={self.device!r}: ask for fewer processes, or leave out the number "
+                "of the GPU"
             )
 
     def _check_device(self, name: str) -> None:

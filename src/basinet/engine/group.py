@@ -278,8 +278,8 @@ class Group:
             slot.finished = True
             if first and once:
                 run.progress.say(
-                    f"{who} is not finite after {step:,} steps{why}, and is left out: the stream cannot be read again "
-                    "from its beginning for it"
+                    f"the loss of {who} is not finite after {step:,} steps{why}; it is left out, since the stream "
+                    "cannot be read again from its beginning"
                 )
             elif first:
                 run.progress.say(f"{who} diverged at each of {ATTEMPTS} attempts{why} and is left out")
@@ -290,7 +290,8 @@ class Group:
         restarts = "all restart" if coupled else "it restarts"
         if first:
             run.progress.say(
-                f"{who} is not finite after {step:,} steps{why}: {restarts}, attempt {slot.attempt + 1} of {ATTEMPTS}"
+                f"the loss of {who} is not finite after {step:,} steps{why}: {restarts}, attempt {slot.attempt + 1} of "
+                f"{ATTEMPTS}"
             )
         self.kernel.rekey(r, slot.key())
         self.kernel.put(r, self.kernel.init(slot.point(slot.attempt), slot.key()))

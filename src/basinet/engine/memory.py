@@ -120,7 +120,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def readable(size: float) -> str:
-    """Bytes as people read them."""
+    """Bytes in readable units."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.3g} {unit}"

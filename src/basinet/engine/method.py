@@ -148,7 +148,7 @@ class Method(Recipe, kind="method"):
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Its name in tables and messages."""
         return type(self).__name__
 
     @property

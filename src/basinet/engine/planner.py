@@ -185,7 +185,7 @@ class Planner:
             one = min(self.here.measure(plan, group) for _ in range(AGAIN))
         if every < CROWDED * one:
             return plan
-        reason = f"{plan.reason}; other programs have the cores: a step takes {1e3 * every:.3g} ms in {threads} threads"
+        reason = f"{plan.reason}; other programs use the cores: a step takes {1e3 * every:.3g} ms in {threads} threads"
         return plan._replace(one_thread=True, reason=f"{reason}, {1e3 * one:.3g} in one")
 
     def _described(self, members: int, point: Point, each: MemberBytes) -> str:

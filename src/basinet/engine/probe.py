@@ -85,7 +85,9 @@ def _on_cpu(asked: Asked, attempt: Try) -> tuple[Plan, float]:
 def _on_gpu(asked: Asked, attempt: Try) -> tuple[Plan, float]:
     """What records its steps fastest, of what is likely to: to record takes a second or a few."""
     if asked.strategy == "streams" and not asked.capturable:
-        raise ValueError("strategy 'streams' is a captured one, of data in memory: use 'stacked' or 'loop' here")
+        raise ValueError(
+            "strategy 'streams' records steps on data in memory, which is not possible here: use 'stacked' or 'loop'"
+        )
     if asked.strategy == "loop":
         plan = Plan("loop", False, "asked for")
         return plan, _try(attempt, plan)
@@ -190,9 +192,9 @@ def _try(attempt: Try, plan: Plan) -> float:
 
 
 _MESSAGE = (
-    "the module draws random numbers that no key controls, so members could not be told apart or repeated. Dropout "
-    "(nn.Dropout, F.dropout, inside attention), rand_like, randn_like and bernoulli are keyed; replace other random "
-    "calls (nn.LSTM's own dropout, RReLU, torch.rand) by these"
+    "the module draws random numbers that no key controls, so members could not be repeated. Dropout (nn.Dropout, "
+    "F.dropout, inside attention), rand_like, randn_like and bernoulli are keyed; use these in place of other random "
+    "calls (nn.LSTM's own dropout, RReLU, torch.rand)"
 )
 
 

@@ -55,8 +55,8 @@ class Progress:
             print(line, file=sys.stderr)
 
     def warn(self, line: str) -> None:
-        """One line that must not be missed: a warning of the package's log, which ends on the error stream wherever
-        nobody has said otherwise."""
+        """One line that must not be missed: a warning in the package's log, which goes to the error stream unless
+        logging is configured otherwise."""
         log = logging.getLogger("basinet")
         log.warning(line)
         if self.says and log.hasHandlers():

@@ -62,6 +62,6 @@ class Local:
             return self.here.train_all
         self.here.forget()  # kernels from the probe: workers have their own
         if reason := self.crew.enlist(self.job(self.here), min(plan.processes, groups), plan.threads):
-            self.run.progress.say(f"all members train in this process, since others cannot be started: {reason}")
+            self.run.progress.say(f"all members train in this process, since no others can be started: {reason}")
             return self.here.train_all
         return self.crew.train_all

@@ -51,8 +51,8 @@ def refuse_while_importing() -> None:
     """Raises in a fresh process that imports the script of its parent, where the script trains as it is imported."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
-            "this script trains when it is imported, which processes that it starts do: put the work under if __name__ "
-            '== "__main__":'
+            "this script trains when it is imported, and the processes that it starts import it: put the work under "
+            'if __name__ == "__main__":'
         )
 
 
@@ -223,7 +223,7 @@ class _Worker:
         who = [str(self.members[i].k) for i in self.end()]
         members = f"member{'s' if len(who) > 1 else ''} {', '.join(who)}" if who else "no member"
         fate = self.fate()
-        why = " (the system does that where memory runs out)" if "SIGKILL" in fate else ""
+        why = " (the system does that when memory runs out)" if "SIGKILL" in fate else ""
         return WorkerLost(
             f"the process that trained {members} {fate}{why}. With pool=, members that had ended are kept, and the "
             "same fit resumes from the last checkpoint; Engine(processes=...) sets how many train at once"

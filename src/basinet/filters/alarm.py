@@ -19,8 +19,8 @@ from ..core.documented import with_field_doc
 @with_field_doc
 @dataclass(frozen=True)
 class Alarm:
-    """Watches a sequence of negative log scores: `alarm = alarm.after(score)`, then `alarm.raised`. All of its state
-    are numbers, so that `dataclasses.asdict` is what a file needs to hold. After an alarm, begin with a new one."""
+    """Watches a sequence of negative log scores: `alarm = alarm.after(score)`, then `alarm.raised`. All of its state is
+    numbers, so that a file needs to hold only `dataclasses.asdict` of it. After an alarm, begin with a new one."""
 
     warmup: int = 50
     """The first scores, which say what is usual."""

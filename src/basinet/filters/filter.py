@@ -58,8 +58,8 @@ class Prior(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Filter(Method, kind="method"):
-    """An online method. `bn.online` starts one and `posterior.update` goes on; with `bn.fit` it goes over the data
-    once, in the order they have."""
+    """An online method. `bn.online` starts one and `posterior.update` continues it; with `bn.fit` it goes over the data
+    once, in their order."""
 
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
     terms: ClassVar[bool] = False
@@ -67,7 +67,8 @@ class Filter(Method, kind="method"):
     where: Where = None
     """Which parameters are uncertain: patterns of names, such as "head.*"; "last": the last layer; None: all."""
     drift: Drift | None = None
-    """How parameters may move: Forget, Inflate, Shrink, AdaptiveForget or Change; None: they do not."""
+    """How parameters may move between examples: Forget, Inflate, Shrink, AdaptiveForget or Change; None: they do not
+    move."""
     batch_size: int = 16
     """Examples that are linearised together: longer batches are cut; fewer for a wide prior."""
     via: Via = "linear"
@@ -143,8 +144,8 @@ class Filter(Method, kind="method"):
         bad = [n for n, x in family.mean().params.items() if not bool(x.isfinite().all())]
         if bad:
             raise FloatingPointError(
-                f"after these {total} examples the mean of {bad[0]} is not finite: are the inputs scaled, and is the "
-                "noise not far too small?"
+                f"after these {total} examples the mean of {bad[0]} is not finite: check that the inputs are scaled "
+                f"and the noise is not far too small"
             )
         return family
 
@@ -184,8 +185,8 @@ class Filter(Method, kind="method"):
         except torch.linalg.LinAlgError as error:
             raise FloatingPointError(
                 f"{self.label} cannot take these examples: the covariance that follows from them is not positive in "
-                "double precision. Are the inputs scaled, and is the noise not far too small? A narrower prior, or a "
-                "drift that forgets less, helps as well"
+                "double precision. Check that the inputs are scaled and the noise is not far too small; a narrower "
+                "prior, or a drift that forgets less, helps as well"
             ) from error
 
     def _evidence(self, family: Family, before: Any, problem: Problem, piece: Piece) -> float:
@@ -214,8 +215,8 @@ class Filter(Method, kind="method"):
             seen = self.seen(problem, point, piece, names, new)
             if not bool(seen.rows.isfinite().all() and seen.push.isfinite().all()):
                 raise FloatingPointError(
-                    f"{self.label} cannot take these examples: what the network says of them, or its derivative, is "
-                    "not finite. Are the inputs and targets finite and scaled?"
+                    f"{self.label} cannot take these examples: the network's outputs for them, or their derivatives, "
+                    "are not finite. Check that inputs and targets are finite and scaled"
                 )
             self.checked(problem, point, piece, names, seen)
             moved = ravel({n: point.params[n] for n in names}) - origin

@@ -76,8 +76,8 @@ class Anchored(GradientMethod):
             )
         if problem.terms and self.target_noise is not False and isinstance(problem.likelihood, Gaussian):
             raise ValueError(
-                "Anchored adds noise to the targets of the data, and the problem has terms beside them, which would "
-                "have none: members would spread too little. Use target_noise=False, for anchors only, or MAP"
+                "Anchored adds noise to the targets of the data, and the problem has further terms, which would get "
+                "none: members would spread too little. Use target_noise=False, for anchors only, or MAP"
             )
         return problem
 

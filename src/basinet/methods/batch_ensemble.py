@@ -44,7 +44,7 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchEnsemble(GradientMethod):
-    """K networks that share their weights but for factors on the inputs and outputs of each layer, trained as one.
+    """K networks that share their weights except for factors on the inputs and outputs of each layer, trained as one.
 
     Factors start at random around one, which is all that makes points differ. Convolutions have them for channels.
     Validation follows the first point.

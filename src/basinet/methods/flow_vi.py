@@ -70,7 +70,7 @@ class FlowVI(Based, GradientMethod):
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
 
     base: Method | None = None
-    """The recipe that finds the normal that is bent, if fit is given no start; None: MAP(), a point."""
+    """The recipe whose normal distribution is bent, if fit gets no start; None: MAP(), a point."""
     epochs: int | None = 20
     """Passes through the data, as published; None: 3,000 steps, up to 6,000."""
     batch_size: int | None = 128

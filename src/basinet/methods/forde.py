@@ -50,8 +50,8 @@ class FoRDE(GradientMethod):
     different features.
 
     Classes: the gradient of the true class's logit; labels: of their logits, absent ones with a minus, summed; real
-    numbers and counts: of each output, with one kernel each, averaged (of a predicted mean and noise, the mean). With
-    one single input a direction is but a sign: gradients are then compared as they are, not normalised. Inputs that are
+    numbers and counts: of each output, with one kernel each, averaged (of a predicted mean and noise, the mean). With a
+    single input a direction is only a sign: gradients are then compared as they are, not normalised. Inputs that are
     not floating point take no part; token ids must be embedded before. Standardise inputs of different units.
 
     `repulsion` is relative to the posterior: 1 makes members the particles of an approximation of it, by gradient flow

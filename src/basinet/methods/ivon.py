@@ -58,7 +58,7 @@ class State(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """What a draw tells."""
+    """What is estimated at a draw."""
 
     loss: Tensor
     grads: Params
@@ -113,7 +113,7 @@ class IVON(Method):
         """The same problem; raises where the prior is not normal."""
         if priors.gaussian(problem.prior, _zeros(problem)) is None:
             raise ValueError(
-                f"IVON adds the precision of a normal prior to the curvature, got {type(problem.prior).__name__}: take "
+                f"IVON adds the precision of a normal prior to the curvature, got {type(problem.prior).__name__}: use "
                 "bn.priors.Normal, or MeanField, which takes any prior"
             )
         return problem

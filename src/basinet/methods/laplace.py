@@ -176,9 +176,7 @@ class Laplace(Based):
             own, start = self._compared(family, passes, val)
             curves |= {"own_nll": [own], "start_nll": [start]}
             advice = (
-                "pass val=, by which its prior is then chosen"
-                if val is None
-                else "prior_precision=None chooses by them"
+                "pass val=, which then chooses its prior" if val is None else "prior_precision=None chooses by them"
             )
             warnings = worse(own, start, val is not None, "" if how == "validation" else advice)
         return Finished(family, curves, self._notes(how, factors), warnings)

@@ -71,14 +71,14 @@ class MeanField(GradientMethod):
     scale: float = 0.03
     """Standard deviations at the start: larger ones keep deep networks from learning."""
     pace: float = 0.2
-    """Steps of log s, in those of the means: as fast as these, deviations outgrow what was learned."""
+    """Step size of log s over that of the means: at 1, deviations outgrow what was learned."""
     draws: int = 1
     """Draws of the weights per step, whose gradients are averaged."""
     estimator: Estimator = "auto"
     """How gradients are estimated: weights, local or flipout; auto: the one with the least noise that is exact."""
     warm_up: float | None = None
-    """Part of the steps over which entropy and prior come in, from 0 to their whole weight; None: 0, or half where the
-    prior is learned, which else shrinks to nothing."""
+    """Share of the steps over which the weight of entropy and prior rises from 0 to 1; None: 0, or half if the prior is
+    learned, which would otherwise shrink to nothing."""
     prior_precision: Literal["elbo", "layers"] | None = None
     """Learn a factor on a Normal prior's precision by the ELBO: "elbo" one, "layers" one per tensor; None: do not."""
 

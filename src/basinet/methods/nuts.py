@@ -39,7 +39,7 @@ MARGIN = 1.4  # transitions may turn out to take that much more: each chain has 
 
 
 class Climbing(NamedTuple):
-    """The state of a chain in the midst of a tree."""
+    """The state of a chain in the middle of a tree."""
 
     params: Params  # where the transition began
     buffers: Params

@@ -245,23 +245,25 @@ def _leading(x: Tensor, rank: int) -> Tensor:
 
 
 def _notes(search: Search, sigma: float, gain: float, lost: bool, accept: float | None) -> Iterable[str]:
-    """What a person should know of the search."""
+    """What a user should know about the search."""
     low, high = min(search.values), max(search.values)
     if accept is not None:
         change = f"it {'gains' if gain >= 0 else 'loses'} {abs(gain):.2g}"
         allowed = f"loses at most {accept:.2g} in log likelihood per validation example"
         if sigma == 0:
-            yield f"no sigma from {low:.2g} to {high:.2g} {allowed}: sigma is 0, the point as it was"
+            yield f"no sigma from {low:.2g} to {high:.2g} {allowed}: sigma is 0, and the network stays as it was"
         elif search.edge is not None:
-            yield f"sigma {sigma:.3g}, the largest that was tried, {allowed} ({change}): larger ones may do so too"
+            yield f"sigma {sigma:.3g}, the largest tried, {allowed} ({change}): larger ones may do so too; raise high="
         else:
             yield f"sigma {sigma:.3g} is the largest that {allowed}: {change}"
         return
     if lost:
-        yield f"the gain at sigma {search.best:.2g} was that of its draws, and others lose it: sigma is 0"
+        chance = "came from the draws of the search, and fresh draws do not have it"
+        yield f"the gain at sigma {search.best:.2g} {chance}: sigma is 0"
         return
     if sigma == 0:
-        yield f"no sigma from {low:.2g} to {high:.2g} gains validation likelihood: sigma is 0, the point as it was"
+        gained = "raises the validation likelihood: sigma is 0, and the network stays as it was"
+        yield f"no sigma from {low:.2g} to {high:.2g} {gained}"
         return
     if search.edge is not None:
         end = "lower" if search.edge == "low" else "upper"

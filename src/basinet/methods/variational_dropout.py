@@ -82,7 +82,7 @@ class VariationalDropout(GradientMethod):
     divergence: Literal["molchanov", "kingma"] = "molchanov"
     """Approximation of KL; kingma keeps alpha at most 1."""
     warm_up: float = 0.5
-    """Part of the steps over which the divergence comes in, from 0 to its whole weight."""
+    """Share of the steps over which the weight of the divergence rises from 0 to 1."""
     prune: float | None = 3.0
     """The value of ln alpha above which a weight is zero, as published; None: keep all."""
 

@@ -57,7 +57,7 @@ class VBLL(GradientMethod):
     terms: ClassVar[bool] = False
 
     epochs: int | None = None
-    """Passes through the data; None: until done, as MAP."""
+    """Passes through the data; None: until done, as in MAP."""
     batch_size: int | None = 128
     """Examples per step; None: all."""
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))

@@ -1,4 +1,4 @@
-"""What a problem computes, in a few numbers: networks that print alike need not be alike.
+"""What a problem computes, in a few numbers: networks that print alike may still differ.
 
 The network is run on the first training examples (of a stream, on numbers drawn in their shapes), at parameters that
 follow only from their names (so that no version of torch and no device changes them) and at its own start, in
@@ -80,7 +80,7 @@ def unlike(old: dict[str, Any], new: dict[str, Any]) -> str:
         return ""
     tried = OUTPUT in compared and any(n.startswith(FURTHER) for n in compared)
     everywhere = tried and all((a.get(n) is None) == (b.get(n) is None) for n in (*a, *b))
-    return "" if everywhere else "the source of its network is another one"
+    return "" if everywhere else "the source code of its network has changed"
 
 
 def _in_its_place(first: Data) -> Data:

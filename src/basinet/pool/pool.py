@@ -59,7 +59,7 @@ class Pool:
         try:
             differs = unlike(before, computes)
         except (KeyError, TypeError, AttributeError) as error:
-            raise FileError(file, "it is not what a pool notes of its problem: delete it") from error
+            raise FileError(file, "it does not hold what a pool records about its problem: delete it") from error
         if differs:
             raise FileError(
                 self.path,

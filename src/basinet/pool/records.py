@@ -40,7 +40,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """All records of a file. Lines that were cut short by a kill are left out: the last one, and one before an empty
     line. Any other damage is an error."""
     if not path.is_file():  # a pipe would be waited for
-        raise FileError(path, "expected a file of records; there is none")
+        raise FileError(path, "expected a file of records, which does not exist")
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:

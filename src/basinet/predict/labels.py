@@ -1,4 +1,4 @@
-"""Predictions of labels that are there or not: probabilities, and the entropy of each label in its parts."""
+"""Predictions of labels that are present or not: probabilities, and the entropy of each label in its parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .predictive import weighted
 class LabelPredictive(OutcomePredictive):
     """Each label is a class of its own with two outcomes: H[p] = -p log p - (1 - p) log(1 - p).
 
-    `probs`, that a label is there, and entropies are elementwise, (B, ..., L). Given a sample the labels are
+    `probs`, that a label is present, and entropies are elementwise, (B, ..., L). Given a sample the labels are
     independent; the mixture's are not.
     """
 

@@ -15,7 +15,7 @@ from ..problem.distributions import Normal
 from .predictive import weighted
 from .real import RealPredictive
 
-REMEDY = "are the inputs scaled as those of training, and is the prior not far too wide, or the noise too small?"
+REMEDY = "check that inputs are scaled as in training, that the prior is not far too wide, and the noise not too small"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -110,7 +110,7 @@ class Predictive(ABC):
 
     @property
     def epistemic(self) -> Tensor:
-        """What is not known of the weights: between + within."""
+        """Uncertainty about the weights: between + within."""
         return self.between + self.within
 
     @abstractmethod

@@ -71,7 +71,7 @@ class Problem:
         if self.temper not in ("posterior", "likelihood"):
             raise ValueError(f"expected temper 'posterior' or 'likelihood', got {self.temper!r}")
         if not isinstance(self.terms, Sequence) or not all(isinstance(term, Term) for term in self.terms):
-            raise TypeError(f"expected terms as a list of such as bn.terms.Observations(...), got {self.terms!r}")
+            raise TypeError(f"expected terms as a list, such as [bn.terms.Observations(...)], got {self.terms!r}")
         object.__setattr__(self, "terms", tuple(self.terms))
         if not isinstance(self.model, Model):
             object.__setattr__(self, "model", Model(self.model, self.output))

@@ -1,4 +1,4 @@
-"""Do confidences, intervals and sets keep their promise."""
+"""Do confidences, intervals and sets keep their promises?"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Row:
 
     @property
     def reference(self) -> bool:
-        """Whether it is no posterior, but a simple model to hold them against."""
+        """Whether it is not a posterior, but a simple model to compare them with."""
         return all(r.get("reference") is True for r in self.records)
 
     @property
@@ -281,7 +281,7 @@ def _read_arrays(path: Path, notices: list[str]) -> Arrays:
         return read_arrays(path)
     except FileError as error:
         if not path.exists():
-            notices.append(f"{path.name} is missing: what needs the predictions in it is left out.")
+            notices.append(f"{path.name} is missing: everything that needs its predictions is left out.")
         else:
             notices.append(f"{path.name} is damaged or cut short and was left out ({error.reason}).")
     except OSError as error:  # a name that no file can have

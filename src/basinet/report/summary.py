@@ -154,8 +154,8 @@ def _sampled(run: Run) -> str:
     if not wrong:
         return "Yes, as far as they can tell: they agree, at the temperature of the posterior." if known else ""
     return (
-        f"NO. The chains of {listed(wrong)} disagree or have another temperature than the posterior: what they predict "
-        "is not what the posterior does, and other seeds may give something else. Run them longer before choosing them."
+        f"NO. The chains of {listed(wrong)} disagree or have another temperature than the posterior: their predictions "
+        "are not those of the posterior, and other seeds may give others. Run them longer before choosing them."
     )
 
 

@@ -3,8 +3,8 @@
 Every word here follows from a test. Of real targets: how often central intervals of five levels hold the target
 (binomial), on which side of the median targets lie (binomial), and whether their places in the predictive distributions
 are uniform (Kolmogorov and Smirnov). Of classes: how many answers are right, in all and in bands of confidence, against
-what the confidences add up to (Poisson-binomial). All together err with a probability of 5 % where nothing is wrong
-(Holm's correction). Seeds share their examples: several count as one set of examples, which is on the safe side.
+what the confidences add up to (Poisson-binomial). Together they raise a false alarm with a probability of 5 % (Holm's
+correction). Seeds share their examples: several count as one set of examples, which is on the safe side.
 """
 
 from __future__ import annotations

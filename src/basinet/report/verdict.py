@@ -1,4 +1,4 @@
-"""The verdict in one line, and the three numbers to hold it against: which row to use, and why."""
+"""The verdict in one line, which row to use and why; and three numbers beside it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ FEWEST = 5  # rows to learn from
 
 
 class DataWarning(UserWarning):
-    """About X or y: something that a person should know before believing what is predicted."""
+    """Something about X or y to know before believing the predictions."""
 
 
 def read(estimator: Any, X: Any, reset: bool) -> Framed:

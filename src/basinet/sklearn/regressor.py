@@ -39,7 +39,7 @@ class BasinetRegressor(RegressorMixin, Estimator):
     missing : {"refuse", "impute"}
         impute: the median or most frequent value, and an input that says so.
     unseen : {"refuse", "other"}
-        Text that training had not; other: rare values share an input with those.
+        Text that did not occur in training; other: rare values share an input with it.
     categories : sequence of names or places
         Columns of numbers whose values are names. Text and pandas categories are such anyway.
     validation_fraction : float or None
@@ -71,8 +71,8 @@ class BasinetRegressor(RegressorMixin, Estimator):
         return targets
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean for each row (N,), in units of y; with `return_std` the standard deviation too, noise and ignorance
-        together."""
+        """The mean for each row (N,), in units of y; with `return_std` the standard deviation too, aleatoric and
+        epistemic together."""
         parts = [(self._target.back(p.mean), _column(p.variance)) for p in self._predictives(X)]
         mean, variance = (np.concatenate(part) for part in zip(*parts))
         return (mean, self._target.sd * np.sqrt(variance)) if return_std else mean

@@ -112,7 +112,7 @@ def target_values(values: Values, kind: str | None, label: str) -> Values:
 
 
 def is_classes(values: Values, kind: str | None, label: str, say: Say) -> bool:
-    """Whether a target is classes; says what it was taken for, where few different numbers leave that open."""
+    """Whether a target is classes; reports what it was taken for if a few different numbers leave that open."""
     if kind is not None:
         return kind == "classes"
     if values.dtype.kind not in "if":
@@ -125,7 +125,7 @@ def is_classes(values: Values, kind: str | None, label: str, say: Say) -> bool:
         as_what, other = ("classes", "real") if classes else ("amounts", "classes")
         order = ", which have no order and no distances" if classes else ""
         ask = "if they are counts or amounts" if classes else "if they are classes"
-        say(f"{label}: has {named}, taken for {as_what}{order}; {ask}, take {_taking(other)}")
+        say(f"{label}: has {named}, taken for {as_what}{order}; {ask}, use {_taking(other)}")
     return classes
 
 

@@ -85,15 +85,17 @@ def _times(table: Table, name: str | None) -> tuple[str, Values]:
         if len(dated) != 1:
             got = f"several: {listed(dated)}" if dated else "none"
             raise ValueError(
-                f"{table.name}: split by time expected one column of dates, got {got}; name one, or one of numbers "
-                "that tell the order, as time:COL"
+                f"{table.name}: expected one column of dates to split by time, got {got}; name one as time:COL, or a "
+                "column of numbers that give the order"
             )
         [name] = dated
     values = typed(table.column(name))
     label = f"{table.name}: column {shown(name)}"
-    refuse(missing(values), values, label, "split by time expected a time in every row")
+    refuse(missing(values), values, label, "expected a time in every row, to split by time")
     if values.dtype.kind == "O":
-        raise ValueError(f"{label}: split by time expected dates such as 2024-05-31 or numbers, got {shown(values[0])}")
+        raise ValueError(
+            f"{label}: expected dates such as 2024-05-31 or numbers to split by time, got {shown(values[0])}"
+        )
     return name, values
 
 
@@ -102,7 +104,7 @@ def _by_time(name: str, values: Values, fractions: Sequence[float], file: str) -
     steps = np.flatnonzero(values[order][1:] != values[order][:-1]) + 1  # where another time begins
     if len(steps) < len(fractions) - 1:
         raise ValueError(
-            f"{file}: split by time expected at least {len(fractions)} different times in {shown(name)}, got "
+            f"{file}: to split by time, expected at least {len(fractions)} different times in {shown(name)}, got "
             f"{len(steps) + 1}"
         )
     ends: list[int] = []
@@ -142,7 +144,7 @@ def _by_column(table: Table, name: str, fractions: Sequence[float], seed: int, s
 def _groups(table: Table, name: str) -> np.ndarray:
     values = table.column(name)
     label = f"{table.name}: column {shown(name)}"
-    refuse(missing(values), values, label, "split by group expected a value in every row")
+    refuse(missing(values), values, label, "expected a value in every row, to split by group")
     numbers: dict[str | None, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in texts(values)])
 

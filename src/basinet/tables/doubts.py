@@ -1,5 +1,5 @@
-"""What a person should know of a table before believing any score: dates, duplicates, outliers, rows without inputs,
-and inputs that know the target."""
+"""What to know about a table before believing any score: dates, duplicates, outliers, rows without inputs, and inputs
+that give the target away."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def doubts_of_values(encoder: Encoder, train: Data) -> Iterator[str]:
     if isinstance(goal, Real):
         far = train.targets.abs()
         if (count := int((far > FAR_TARGET).sum())) > 0:
-            logarithm = "Predict the logarithm, or take " if bool((train.targets > goal.zero).all()) else "Take "
+            logarithm = "Predict the logarithm, or use " if bool((train.targets > goal.zero).all()) else "Take "
             yield (
                 f"{count:,} training row{'s have' if count > 1 else ' has'} {shown(goal.name)} more than {FAR_TARGET} "
                 f"standard deviations from the mean (up to {float(far.max()):.0f}): they decide what is learned. "
@@ -88,7 +88,7 @@ def doubts_of_values(encoder: Encoder, train: Data) -> Iterator[str]:
 
 
 def leaks(train: Data, val: Data | None, names: Sequence[str], kind: str) -> list[str]:
-    """Inputs that know the target: one alone, or several by a straight line."""
+    """Inputs that give the target away: one alone, or several in a linear function."""
     if kind == "labels" or train.n < FEWEST:
         return []
     inputs, y = train.inputs.cpu(), train.targets.double().cpu().reshape(train.n, -1)[:, 0]
@@ -97,7 +97,9 @@ def leaks(train: Data, val: Data | None, names: Sequence[str], kind: str) -> lis
         [(_correlated if kind == "real" else _separated)(some.double(), y) for some in inputs.split(step, 1)]
     )
     ask = f"known before the target is? If not, leave it out{_dropping()}"
-    alone = [f"{shown(names[i])} alone tells the target of every training row: is it {ask}" for i in knows.nonzero()]
+    alone = [
+        f"{shown(names[i])} alone determines the target of every training row: is it {ask}" for i in knows.nonzero()
+    ]
     if alone or kind != "real" or val is None or val.n < 2:
         return alone
     line = linear_fit(train, val)
@@ -106,7 +108,8 @@ def leaks(train: Data, val: Data | None, names: Sequence[str], kind: str) -> lis
     strength = line.weights.abs()
     most = [i for i in strength.argsort(descending=True).tolist() if strength[i] > 0.05 * strength.max()]
     return [
-        f"a straight line through the inputs tells the target of rows it has not seen (R^2 {line.r2:.5f}), mostly by "
+        f"a linear function of the inputs predicts the target of unseen rows almost exactly (R^2 {line.r2:.5f}), "
+        f"mostly from "
         f"{listed([names[i] for i in most], 5)}: is the target computed from them? If so, leave them out{_dropping()}"
     ]
 

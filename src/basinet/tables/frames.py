@@ -16,7 +16,7 @@ from .values import Values, listed, shown
 
 
 class Framed(NamedTuple):
-    """A table, and what its frame said of the columns that no values tell."""
+    """A table, and what its frame says about columns beyond their values."""
 
     table: Table
     categories: tuple[str, ...]  # columns whose values are names, though they may look like numbers

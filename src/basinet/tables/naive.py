@@ -4,8 +4,8 @@
     last value  numbers: a normal around the last known target, as wide as targets have moved from one to the next;
                 classes: the last one again, as often as that was right
 
-Both know every target before the row, also those of rows that a model predicts in the same batch. All of their state
-are numbers, so that `dataclasses.asdict` is what a file needs to hold.
+Both know every target before the row, also those of rows that a model predicts in the same batch. All of their state is
+numbers, so that a file needs to hold only `dataclasses.asdict` of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FINEST = 1e-3  # standard deviations of the first rows' targets: no reference is
 
 
 class Scored(NamedTuple):
-    """What one prediction was worth."""
+    """The scores of one prediction."""
 
     nll: float
     error: float  # squared, of numbers; 1 or 0, of classes

@@ -128,7 +128,7 @@ class Replay:
         if posterior.recipe != plan.method or counted.get("of") != fingerprint(encode(encoder, {})):
             raise FileError(folder / STATE, f"it is the state of another stream than {STREAM}: begin another")
         if set(counted) != COUNTED:
-            raise FileError(folder / STATE, "another version of basinet wrote it: begin another stream")
+            raise FileError(folder / STATE, "another version of basinet wrote it: begin another stream with --out")
         return Replay(plan, encoder, posterior)
 
     def _checked(self, table: Table) -> tuple[Table, np.ndarray]:
@@ -257,8 +257,8 @@ def begin(table: Table, plan: StreamPlan, rules: Rules, say: Say) -> Replay:
     known = ~gone & (np.cumsum(~gone) > plan.lags)  # the first targets are only inputs of those after them
     if known.sum() <= plan.first:
         raise ValueError(
-            f"{table.name}: expected more than the {plan.first:,} first rows with a target to stream, got "
-            f"{int(known.sum()):,}: use fewer, --first"
+            f"{table.name}: expected more rows with a target than the {plan.first:,} first ones, got "
+            f"{int(known.sum()):,}: lower --first"
         )
     end = int(np.flatnonzero(known)[plan.first - 1]) + 1
     whole = table.take(known)
@@ -269,9 +269,9 @@ def begin(table: Table, plan: StreamPlan, rules: Rules, say: Say) -> Replay:
     except ValueError as error:
         if plan.lags or set(table.columns) - {plan.target, plan.time, *rules.drop}:
             raise
-        raise ValueError(f"{error}. With --lags 3 its own past predicts it") from None
+        raise ValueError(f"{error}. Use --lags 3 to predict it from its own past") from None
     if encoder.target.what == "labels":
-        raise ValueError("a stream is of classes or real numbers, and the target is several labels: name one column")
+        raise ValueError("a stream predicts classes or real numbers, and the target is several labels: name one column")
     head = table.take(slice(0, end)).take(known[:end])
     data = Data(encoder.inputs(head), encoder.targets(head))
     problem = Problem(lambda: _network(encoder, plan), LIKELIHOODS[encoder.target.what], Normal(scale="lecun"))
@@ -314,9 +314,11 @@ def ordered(table: Table, time: str) -> tuple[Table, np.ndarray]:
     """The rows from the earliest to the latest, and their times; rows of one time stay as the file has them."""
     values = typed(table.column(time))
     label = f"{table.name}: column {shown(time)}"
-    refuse(missing(values), values, label, "a stream expected a time in every row")
+    refuse(missing(values), values, label, "expected a time in every row of a stream")
     if values.dtype.kind == "O":
-        raise ValueError(f"{label}: a stream expected dates such as 2024-05-31 or numbers, got {shown(values[0])}")
+        raise ValueError(
+            f"{label}: expected the time of a stream as dates such as 2024-05-31 or numbers, got {shown(values[0])}"
+        )
     order = np.argsort(values, kind="stable")
     return table.take(order), values[order]
 

@@ -1,4 +1,4 @@
-"""What to do with the columns and rows of a table, as a person says it."""
+"""What to do with the columns and rows of a table, as the user says it."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Classes(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(Target):
-    """Several columns of labels, each of which is there (1, true) or not (0, false) in a row."""
+    """Several columns of labels, each of which is present (1, true) or not (0, false) in a row."""
 
     what: ClassVar[Literal["classes", "labels", "real"]] = "labels"
 

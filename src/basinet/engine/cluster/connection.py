@@ -30,8 +30,8 @@ def connect(executor: str) -> Any:
         where = f"at {address!r}" if address else "on this machine"
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConnectionError(
-            f"no Ray cluster answers {where}: {reason}. One that asks for a token answers with RAY_AUTH_MODE=token in "
-            "the environment and its token in ~/.ray/auth_token"
+            f"no Ray cluster answers {where}: {reason}. If the cluster asks for a token, set RAY_AUTH_MODE=token in "
+            f"the environment and put the token into ~/.ray/auth_token"
         ) from error
     return ray
 

@@ -98,7 +98,7 @@ class Cluster:
         if coupled and len(wanted) > 1:
             self.run.progress.say("members that see each other stay together: one task on one node trains all of them")
         elif isinstance(self.run.work.data, Stream):
-            self.run.progress.say("members that read one stream train one group after another, each on some node")
+            self.run.progress.say("members that read one stream train one group after another, each group on any node")
 
     def train_all(self, groups: list[list[int]], halves: Halves) -> Iterator[Trained | None]:
         """Submits groups, no more than keep the cluster busy, and yields their members."""
@@ -243,7 +243,7 @@ class Cluster:
                     self.run.checkpoints.remove(group_name(task.group))
                 if kind == "large" and not stopping:
                     if self.run.work.method.coupled:
-                        raise MemoryError("members that see each other do not fit in memory: take fewer, or a GPU")
+                        raise MemoryError("members that see each other do not fit in memory: use fewer, or a GPU")
                     left.extendleft(reversed(halves(task.group)))
                 if kind == "error" and not stopping:
                     if not is_fault(body[0]):
@@ -291,7 +291,7 @@ class Cluster:
             self.run.progress.say(f"{who}: {reason}; they are submitted again, {where}")
             left.append(task.group)
             return
-        line = f"{who} were given up after {count} tasks that did not come further: {reason}"
+        line = f"{who} were given up after {count} tasks that made no progress: {reason}"
         self.run.progress.warn(line)
         self.given_up.append(line)
         if is_starved(error):

@@ -35,5 +35,5 @@ def put(ray: Any, job: Job, shelf: Shelf | None) -> tuple[Any, Any]:
         raise TypeError(
             f"Ray cannot send this network or data to other machines ({type(error).__name__}: "
             f"{str(error).strip().splitlines()[0][:160]}): define the network as a function or class without open "
-            "files, locks, generators or modules inside it, and load what it needs when it is called"
+            "files, locks, generators or modules inside it, and load what it needs inside the function"
         ) from error

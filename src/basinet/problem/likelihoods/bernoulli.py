@@ -1,4 +1,4 @@
-"""Labels that are there or not, by sigmoid: -log p = log(1 + exp(-(2y - 1) f)), of second derivative p (1 - p)."""
+"""Labels that are present or not, by sigmoid: -log p = log(1 + exp(-(2y - 1) f)), of second derivative p (1 - p)."""
 
 from __future__ import annotations
 

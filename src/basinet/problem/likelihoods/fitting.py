@@ -42,7 +42,7 @@ def weighted(each: Tensor, weights: Tensor | None) -> Tensor:
     if weights.dim() > each.dim():
         raise ValueError(
             f"expected one weight per example, got weights {tuple(weights.shape)} for log densities "
-            f"{tuple(each.shape)}: this likelihood is no product over the elements of the targets"
+            f"{tuple(each.shape)}: this likelihood is not a product over the elements of the targets"
         )
     return weights.reshape(weights.shape + (1,) * (each.dim() - weights.dim())) * each
 

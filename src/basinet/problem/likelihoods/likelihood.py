@@ -82,7 +82,7 @@ class ClassLikelihood(Likelihood, kind="likelihood"):
 
 
 class LabelLikelihood(Likelihood, kind="likelihood"):
-    """A likelihood over labels that are there or not, 0 or 1, elementwise: several may be there at once."""
+    """A likelihood over labels that are present or not, 1 or 0, elementwise: several may be present at once."""
 
     @abstractmethod
     def logits(self, outputs: Tensor, learned: Params) -> Tensor:

@@ -26,7 +26,8 @@ class NoisyDirichlet(ClassLikelihood):
     likelihood is a density over logits, so its values do not compare with those of Categorical; predictions do."""
 
     alpha: float = 0.01
-    """What every class gets beside its labels: larger for noisier labels, under-confident from 0.1."""
+    """A count that every class gets beside its labels: larger for noisier labels; from 0.1 predictions are
+    under-confident."""
 
     def __post_init__(self) -> None:
         if not (self.alpha > 0 and math.isfinite(self.alpha)):

@@ -35,8 +35,8 @@ class StudentT(RealLikelihood):
     def __post_init__(self) -> None:
         if not (self.df > 2 and math.isfinite(self.df)):
             raise ValueError(
-                f"expected finite degrees of freedom df > 2, where the variance exists, got {self.df}: for larger ones "
-                "than a thousand or so, Gaussian is the same"
+                f"expected finite degrees of freedom df > 2, where the variance exists, got {self.df}: from about a "
+                "thousand on use Gaussian, which is nearly the same"
             )
         object.__setattr__(self, "scale", checked_scale(self.scale, "noise scale"))
 

@@ -78,6 +78,6 @@ class Term(Saved, kind="term"):
 
 
 def check_batch(batch_size: int | None) -> None:
-    """Refuses a number of points that is none."""
+    """Refuses a number of points that is not a positive one."""
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
         raise ValueError(f"expected a batch_size of at least 1 point, or None for all, got {batch_size!r}")
