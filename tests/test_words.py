@@ -65,6 +65,7 @@ IDIOMS = {
     "needs none": r"\bdoes without\b",
     "set by validation data": r"\bvalidation data tell\b",
     "says very little": r"\bhardly anything\b",
+    "is not a": r"\b(?:what|which|that|whose \w+) (?:is|are) no (?!longer|more|such|better|worse|reason|need)",
     "you can afford": r"\ball you can pay for\b",
 }
 LEFT = {  # where the words stand side by side and mean something else

@@ -160,7 +160,7 @@ def _listed(manifest: Any, file: Path) -> list[tuple[str, str]]:
     names = [p["file"] for p in parts]
     if len(set(names)) < len(names) or any(not PART.fullmatch(name) for name in names):
         raise FileError(
-            file, "it names a part twice, or a file that is no part: expected part-*.safetensors, once each"
+            file, "it names a part twice, or a file that is not a part: expected part-*.safetensors, once each"
         )
     return [(p["file"], p["checksum"]) for p in parts]
 
@@ -201,7 +201,7 @@ def _temperature(manifest: dict[str, Any], members: int, file: Path) -> Temperat
     try:
         of, values = manifest["temperature"]
         tensor = torch.tensor(values, dtype=torch.float64)
-    except Exception as error:  # whatever torch makes of what is no number
+    except Exception as error:  # whatever torch makes of what is not a number
         raise FileError(file, f"its temperature {short(manifest['temperature'])} is not one") from error
     shapes = {"members": (members,), "average": (), "classes": (2, *tensor.shape[-1:]), "quantiles": tensor.shape[-1:]}
     if shapes.get(str(of)) != tuple(tensor.shape):

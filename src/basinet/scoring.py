@@ -260,7 +260,7 @@ def subsets_of(m: int, size: int, most: int, seed: int = 0) -> list[list[int]]:
 
 
 def check_calibrating(posterior: Posterior, val: Data | Stream, rows: bool = False) -> None:
-    """Refuses what is no posterior, or no data to calibrate it on: with rows of each member's own only where `rows`
+    """Refuses anything but a posterior and data to calibrate it on: with rows of each member's own only where `rows`
     says so."""
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a posterior, got {type(posterior).__name__}")

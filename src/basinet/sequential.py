@@ -46,7 +46,9 @@ def begun(method: Method, problem: Problem, point: Point, centred: bool) -> Fami
     like = next(iter(point.params.values()))
     if isinstance(problem.prior, FromFamily):
         if rest:
-            raise ValueError("where= chooses some of the parameters, and the prior is a family over all: where=None")
+            raise ValueError(
+                "where= chooses some of the parameters, and the prior is a family over all: use where=None"
+            )
         return one_of(problem.prior.family, like).scaled(problem.prior_temperature)
     assert isinstance(problem.prior, Normal)
     scales, given = problem.prior.scales(problem.split(point.params)[0]), problem.prior.centre or {}
@@ -122,7 +124,9 @@ def _check(method: Method, problem: Problem) -> None:
         )
     _check_noise(method, problem)
     if problem.terms:
-        raise ValueError(f"{method.label} goes from batch to batch by examples, and the problem has further terms")
+        raise ValueError(
+            f"{method.label} goes from batch to batch by examples, and the problem has further terms: leave them out"
+        )
     chosen = getattr(method, "prior_precision", None)
     if chosen not in (None, "prior") or getattr(method, "noise", None):
         raise ValueError(

@@ -16,7 +16,7 @@ def modes(start: Posterior, recipe: Method) -> list[Point]:
         points = take(part.family, 0).points
         if points is not None and points > 1:
             raise ValueError(
-                f"start has members of {points} points each, whose average is no mode: start from each of them, "
+                f"start has members of {points} points each, whose average is not a mode: start from each of them, "
                 f"start=posterior.apart(){_or_more(part.recipe)}"
             )
     return [recipe.starting(take(p.family, i)) for p in start.parts for i in range(len(p.members))]

@@ -1,4 +1,4 @@
-"""How close is each approximation to the true posterior? Chains that sample it long are the truth.
+"""How close is each approximation to the true posterior? Long chains stand for the truth.
 
     digits    a network 64-10-10 on 300 images: agreement and total variation of every method with long HMC
     concrete  a network 8-50-1 on 500 rows: predictive means and spreads of every method beside those of long HMC

@@ -1,4 +1,4 @@
-"""What does noise around a trained network gain, and when: does it cure over-fitting, and tell what is new?
+"""What does noise around a trained network gain, and when: does it cure over-fitting, and reveal unfamiliar inputs?
 
 The experiments of Mehrtash et al. (2020, "PEP: parameter ensembling by perturbation"), small. `curve`: log likelihood
 against sigma for the ensemble, its members and their mean, with normal and with uniform noise, beside temperature

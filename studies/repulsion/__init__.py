@@ -1,4 +1,4 @@
-"""What does it buy that members repel each other: in their weights, in their outputs, in what they look at?
+"""What is gained when members repel each other: in their weights, in their outputs, in what they look at?
 
 Toys: regression with gaps, where the spread between the clusters is compared with that inside them; and a model that is
 linear in random features, whose exact predictive is known. Images (with a data folder): Fashion-MNIST with an MLP,

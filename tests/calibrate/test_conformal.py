@@ -345,5 +345,5 @@ def test_bad_options_are_refused():
     with pytest.raises(TypeError, match="expected a posterior, got Linear"):
         bn.conformal(line(), numbers(50))
     labels = bn.Problem(lambda: nn.Linear(6, 6, bias=False).double(), bn.likelihoods.Bernoulli())
-    with pytest.raises(TypeError, match="for classes and numbers, and the likelihood is Bernoulli"):
+    with pytest.raises(TypeError, match="which have conformal sets or intervals, got Bernoulli"):
         bn.conformal(bn.Posterior.of(identity(), labels), classes(50))

@@ -140,5 +140,5 @@ def test_one_member_has_no_score(word):
 def test_bad_estimates_are_refused():
     with pytest.raises(ValueError, match=r"unknown estimate of the score 'sgge'. Did you mean"):
         check_estimate("sgge", Kernel("rbf"))
-    with pytest.raises(ValueError, match="'linear' is no density"):
+    with pytest.raises(ValueError, match="'linear' is not a density"):
         check_estimate("kde", Kernel("linear"))

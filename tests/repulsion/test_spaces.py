@@ -371,7 +371,7 @@ def test_bad_estimates_are_refused():
     for options, message in (({"estimate": "kdes"}, "Did you mean 'kde'"), ({"ridge": -1.0}, "finite ridge")):
         with pytest.raises(ValueError, match=message):
             WGD(**options)
-    with pytest.raises(ValueError, match="is no density"):
+    with pytest.raises(ValueError, match="is not a density"):
         WGD(kernel="linear")
 
 

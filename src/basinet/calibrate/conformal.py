@@ -91,7 +91,10 @@ def kinds_of(posterior: Posterior) -> tuple[Kind, ...]:
 def _kind(posterior: Posterior, kind: Kind | None) -> Kind:
     fitting, name = kinds_of(posterior), type(posterior.problem.likelihood).__name__
     if not fitting:
-        raise TypeError(f"conformal sets and intervals are for classes and numbers, and the likelihood is {name}")
+        raise TypeError(
+            f"expected a likelihood of classes or numbers, which have conformal sets or intervals, got "
+            f"{name}: labels have none"
+        )
     if kind is None:
         return fitting[0]
     if kind not in fitting:

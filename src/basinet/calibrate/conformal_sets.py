@@ -63,7 +63,10 @@ def calibrated(scores: Tensor, level: float) -> float:
     n = len(scores)
     k = math.ceil((n + 1) * Fraction(str(level)))
     if k > n:
-        raise ValueError(f"a level of {level} needs at least {needed(level)} calibration examples, got {n}")
+        raise ValueError(
+            f"a level of {level} needs at least {needed(level)} calibration examples, got {n}: use more, "
+            f"or a lower level"
+        )
     return float(scores.double().sort().values[k - 1])
 
 

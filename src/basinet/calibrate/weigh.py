@@ -52,7 +52,8 @@ def stacked(log_densities: Tensor, counts: Tensor | None = None) -> Tensor:
     hopeless = ~best.isfinite()
     if bool(hopeless.any()):
         raise ValueError(
-            f"{int(hopeless.sum())} validation examples have no density under any member: no weights can change that"
+            f"{int(hopeless.sum())} validation examples have no density under any member, whatever the weights: check "
+            "them, or leave them out"
         )
     p = (log_densities - best).exp()  # a factor per example, which moves no weight
     share = torch.ones_like(p[0]) if counts is None else counts / counts.mean()

@@ -22,7 +22,7 @@ class Ledger(NamedTuple):
     transitions: Tensor
     accepted: Tensor  # sum of acceptance probabilities
     alive: Tensor  # bool: some chain has accepted something
-    errors: Tensor  # sum of |H - H_0|, of those that are no divergences
+    errors: Tensor  # sum of |H - H_0|, of those that are not divergences
     divergences: Tensor
     thin: Tensor  # transitions from one kept draw to the next
     kept: Tensor

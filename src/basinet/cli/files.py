@@ -172,8 +172,8 @@ def predict(
     """Predict each row of a file, in the target's own units and names.
 
     Real targets: mean, sd, aleatoric and epistemic (variances; they add up to sd squared), low and high. Classes: class
-    (the most probable), entropy = aleatoric + epistemic (in nats), and a probability p_NAME for each class. Labels:
-    entropy, summed over labels, and p_NAME for each. A posterior that is calibrated (fit --conformal) adds
+    (the most probable), entropy = aleatoric + epistemic (in nats), and a probability p_NAME for each class. Labels: the
+    same without class, with entropies summed over labels. A posterior that is calibrated (fit --conformal) adds
     conformal_low and conformal_high, or conformal_set, the names of the classes inside with bars between them, at the
     level of its calibration. Columns are found by name: their order does not matter, and new ones are ignored. If the
     network came from --model, pass it again: nothing in a folder is executed. Names that a spreadsheet would take for

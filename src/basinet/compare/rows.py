@@ -33,7 +33,7 @@ class Row(NamedTuple):
     spending: str = ""  # how the budget was spent on it
     tempered: bool = False  # whether its predictions get a temperature, or a factor on their spread
     crossed: bool = False  # whether each member leaves out validation rows of its own
-    reference: str = ""  # the name of what is no posterior: constant, linear or boosting
+    reference: str = ""  # the name of a simple model: constant, linear or boosting
 
 
 class Chosen(NamedTuple):

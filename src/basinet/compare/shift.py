@@ -54,7 +54,10 @@ class Shift:
         """What was asked for: "all", groups of corruptions (noise, blur, weather, digital) or their names."""
         kind = about_inputs(splits)["kind"]
         if kind == "other":
-            raise ValueError("corruptions are for images and for rows of numbers, and these inputs are neither")
+            raise ValueError(
+                "corruptions are for images and for rows of numbers, and these inputs are neither: leave "
+                "corruptions out"
+            )
         known = NAMES if kind == "images" else ROW_NAMES
         names = _names(asked, known, GROUPS if kind == "images" else {})
         test = splits.test.take(slice(0, EXAMPLES))
@@ -63,7 +66,7 @@ class Shift:
             shape = (len(x), 1, *splits.image) if splits.image and len(splits.image) == 2 else tuple(x.shape)
             pictures = x.reshape(shape if len(shape) == 4 else (len(x), 1, *shape[1:]))
             shift = Shift(names, test, lambda n, s: corrupt(pictures, n, s).reshape(x.shape), {})
-            shift.data(names[0], 1)  # images that are no images are refused before anything is trained
+            shift.data(names[0], 1)  # images that are not images are refused before anything is trained
             return shift
         of_rows = RowCorruption.of(leaves(splits.train.inputs)[0], None if encoder is None else encoder.columns)
         return Shift(names, test, lambda n, s: of_rows.corrupt(x, n, s), {})

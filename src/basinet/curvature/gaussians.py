@@ -159,7 +159,9 @@ def _volume(precision: Params, prior: Prior) -> float:
 def _eigen(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors; values below zero by rounding are zero."""
     if not bool(matrix.isfinite().all()):
-        raise FloatingPointError(f"the curvature of {name} is NaN or infinite: are the parameters a mode?")
+        raise FloatingPointError(
+            f"the curvature of {name} is NaN or infinite: check that the parameters are finite and near a mode"
+        )
     values, vectors = torch.linalg.eigh(matrix)
     if bool(values[0] < -JITTER * values.abs().amax()):
         return values, vectors  # an exact Hessian: whether the posterior exists depends on the prior
@@ -188,7 +190,9 @@ def inverse_factor(precision: Tensor, name: str) -> Tensor:
             _invert(factor, inverse)
             return inverse.mT.flip(0, 1)
     if not bool(precision.isfinite().all()):
-        raise FloatingPointError(f"the curvature of {name} is NaN or infinite: are the parameters a mode?")
+        raise FloatingPointError(
+            f"the curvature of {name} is NaN or infinite: check that the parameters are finite and near a mode"
+        )
     raise _not_positive(name, float(torch.linalg.eigvalsh(precision)[0]), largest)
 
 

@@ -37,7 +37,10 @@ class CropFlip(Augmentation):
 
     def __call__(self, inputs: Tensor, noise: Noise) -> Tensor:
         if inputs.dim() != 4:
-            raise ValueError(f"CropFlip expects images (B, C, H, W), got {tuple(inputs.shape)}")
+            raise ValueError(
+                f"CropFlip expects images (B, C, H, W), got {tuple(inputs.shape)}: reshape the inputs, "
+                f"or use another augmentation"
+            )
         batch, channels, height, width = inputs.shape
         words = noise.words(3 * batch).reshape(3, batch, 1)
         shift = words[:2] % (2 * self.padding + 1)

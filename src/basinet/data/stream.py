@@ -242,7 +242,10 @@ class Stream:
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}: {error}") from error
         if len(targets) > self.n:
-            raise ValueError(f"{where} holds {len(targets)} examples, and n={self.n} was given for all of them")
+            raise ValueError(
+                f"{where} holds {len(targets)} examples, and n={self.n} was given for the whole stream: "
+                f"pass the number of all examples as n"
+            )
         return Piece(pytree.tree_unflatten(list(named.values()), spec), targets, weights)
 
     def _parts(self, raw: Any) -> tuple[Any, Any, Any]:

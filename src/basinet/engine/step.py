@@ -31,7 +31,7 @@ from .derivatives import Back, Descended, dense, detached, on_tape, plain, trace
 
 
 class Info(NamedTuple):
-    """What a step tells beside the next state."""
+    """What a step reports beside the next state."""
 
     loss: Tensor  # (), what was minimised, or minus the log density, per example
     keep: Tensor | None = None  # (), bool: this step's sample goes to the bank
@@ -216,7 +216,7 @@ class Lift:
         return [tuple(take(a, cut) if d == 0 else a for a, d in zip(args, dims)) for cut in cuts]
 
     def _joined(self, parts: list[Any]) -> Any:
-        """Results of chunks as one tree; what is no tensor is the same in all."""
+        """Results of chunks as one tree; what is not a tensor is the same in all."""
         if self.size != 1 and len(parts) == 1:
             return parts[0]
         join = torch.stack if self.size == 1 else torch.cat

@@ -239,7 +239,10 @@ def _factor(part: Family) -> Tensor:
     if not bool(covariance.isfinite().all()):
         bad = unravel(covariance.diagonal(), params)
         names = ", ".join(n for n, x in bad.items() if not bool(x.isfinite().all())) or "some pairs of parameters"
-        raise FloatingPointError(f"the covariance of the normal to be bent is not finite in {names}")
+        raise FloatingPointError(
+            f"the covariance of the normal to be bent is not finite in {names}: check the "
+            f"posterior that base or start gives"
+        )
     factor, failed = torch.linalg.cholesky_ex(covariance)
     if not failed:
         return factor

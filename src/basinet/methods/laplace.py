@@ -6,9 +6,8 @@ MacKay 1992; for networks Ritter et al. 2018, Immer et al. 2021 and Daxberger et
 start; nothing is trained. H is that of all N examples, at the parameters that `where` names, in one of the structures
 of `basinet.curvature`; the other parameters stay where they are. The evidence of the approximation comes with it.
 
-How wide it is follows from the prior, which for most networks nobody chose with this in mind. So its precision is tuned
-unless told otherwise: on validation data if there are any, over a grid that goes on past its upper end, where the
-posterior is the mode itself in the end.
+How wide it is depends on the prior, which is rarely chosen with this in mind. So the prior's precision is tuned by
+default: on validation data if there are any, over a grid that is extended at its upper end, towards the mode itself.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class Laplace(Based):
     """A normal distribution around a mode, from the curvature there; by default over the last layer.
 
     The prior's precision is tuned without another fit: by the validation NLL ("validation"), or by the marginal
-    likelihood, one factor for all parameters ("marglik") or one per layer ("layers"). "prior" leaves it as it is. Where
-    the start learned its prior (MAP with prior_precision="marglik"), that is the prior.
+    likelihood, one factor for all parameters ("marglik") or one per layer ("layers"). "prior" leaves it as it is. If
+    the start learned its prior (MAP with prior_precision="marglik"), that one is used.
     """
 
     usual: ClassVar[bool] = True
@@ -163,7 +162,7 @@ class Laplace(Based):
             if not tried:
                 raise FloatingPointError(
                     f"the validation NLL is not finite with any factor from {FACTORS[0]:g} to {FACTORS[-1]:g} of the "
-                    "prior's precision: are the validation data on the scale of training?"
+                    "prior's precision: check that the validation data are scaled like the training data"
                 )
             factors = dict.fromkeys(prior, chosen_of(tried))
             curves = {"tried_factor": [*tried], "tried_nll": [*tried.values()]}

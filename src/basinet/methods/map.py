@@ -36,24 +36,24 @@ BEGIN = 0.1  # of the steps come first: a curvature where parameters are at rand
 
 @dataclass(frozen=True, kw_only=True)
 class MAP(GradientMethod):
-    """The most probable parameters, by gradient descent on the potential per example, U T / N.
+    """The most probable weights, by gradient descent; with members, a deep ensemble.
 
-    The prior is part of U, so no weight decay is needed. The default step size decays to zero along a cosine, so that
-    training ends at a mode instead of oscillating around it. Noise that is learned with the parameters (a likelihood
-    with `learned=True`) shrinks to the size of the training residuals, which is too small if a network can fit the
-    noise. With validation data, they set it at the end; `noise="marglik"` counts the parameters that the training data
-    determine.
+    It descends the potential per example, U T / N. The prior is part of U, so no weight decay is needed. The default
+    step size decays to zero along a cosine, so that training ends at a mode instead of oscillating around it. Noise
+    that is learned with the parameters (a likelihood with `learned=True`) shrinks to the size of the training
+    residuals, which is too small if a network can fit the noise. If there are validation data, these set it at the end;
+    `noise="marglik"` sets it by marginal likelihood, which counts the parameters that the training data determine.
 
     Without epochs it trains until the validation NLL (at the best noise), or without validation data the loss, has not
-    fallen for six tenths of the steps that are planned. The result is then the best point, which stops short of the
-    mode where going on would fit the noise of the training data.
+    fallen for six tenths of the steps that are planned. The result is then the best point, which is short of the mode
+    if further training would fit the noise of the training data.
     """
 
     usual: ClassVar[bool] = True
 
     epochs: int | None = None
-    """Passes through the data; None: until done, within 3,000 steps, up to 6,000 where that is 32 passes, and 10 passes
-    where that is more."""
+    """Passes through the data; None: until done, within 3,000 steps, or up to 6,000 for 32 passes, or 10 passes if that
+    is more."""
     batch_size: int | None = 128
     """Examples per step; None: all."""
     optimizer: Optimizer = Adam(lr=Cosine(peak=3e-3))

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MetropolisHastings(Metropolis):
-    """A random walk with full batches, accepted or rejected, without gradients: for small problems and to compare."""
+    """A random walk with full batches, accepted or rejected, without gradients: for small problems and for
+    comparison."""
 
     target: ClassVar[float] = 0.234
     slopes: ClassVar[bool] = False

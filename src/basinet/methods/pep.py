@@ -42,15 +42,18 @@ if TYPE_CHECKING:
     from ..testing import Bench, Check
 
 WORST = -1e300  # in place of a log likelihood that is not finite, for which JSON has no word
-ENOUGH = 100  # draws of a search whose gain is no accident
+ENOUGH = 100  # draws of a search whose gain is not chance
 EVALUATE = 1000  # validation examples of which all outputs are held at once
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PEP(Based):
-    """Noise on the weights of a trained point, its size chosen on validation data alone: the best, or the largest that
-    they accept; of all directions or of low rank, of one size for all tensors or in proportion to theirs."""
+    """Noise on the weights of a trained network, its size chosen on validation data.
+
+    The size is the best one, or the largest that loses at most `accept`; the noise is in all directions or of low rank,
+    of one size for all tensors or in proportion to theirs.
+    """
 
     usual: ClassVar[bool] = True
     norm: ClassVar[Literal["train", "frozen", "refresh"]] = "frozen"
@@ -161,7 +164,10 @@ class PEP(Based):
         rows[0.0] = _row(Draws(problem, stack([point]), noise.key[None], 1), val, 1)
         base = rows[0.0].ensemble
         if base == WORST:
-            raise FloatingPointError("the log likelihood of the validation data at the starting point is not finite")
+            raise FloatingPointError(
+                "the log likelihood of the validation data at the starting point is not finite: "
+                "check that they are scaled like the training data"
+            )
         nothing = base + torch.finfo(like.dtype).eps * max(1.0, abs(base))  # what rounding may gain
         if self.accept is None:
             search = golden_section(ensemble, self.low, self.high, self.iterations, at_zero=nothing)

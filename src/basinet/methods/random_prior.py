@@ -79,7 +79,7 @@ class Summed(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPrior(GradientMethod):
-    """The mode for a network to which a fixed random one, times beta, is added; with members, each has its own.
+    """The mode of a network to which a fixed random network, times beta, is added; each member has its own.
 
     The random network is initialised as the network is, from the member's key, and is saved with the buffers.
     """

@@ -33,7 +33,7 @@ SETTLES = 500  # steps of a cycle, and at least 5 epochs, that find the next mod
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(GradientMethod):
-    """The last weights of each cycle of a learning rate that falls to zero and starts again, with equal mass.
+    """The last weights of each cycle of a learning rate that falls to zero and starts again, equally weighted.
 
     A learning rate given as a number becomes `Cyclic` with that peak. Steps are rounded up to whole cycles. Each
     snapshot keeps its own norm statistics.

@@ -57,11 +57,12 @@ class Variational(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalDropout(GradientMethod):
-    """Weights with learned noise in proportion to them, under a log-uniform prior; what is all noise is pruned.
+    """Weights with learned noise in proportion to them, under a log-uniform prior; weights that are all noise are
+    pruned.
 
-    The log-uniform prior of the weights stands in the place of the problem's, which all other parameters have (biases,
-    norm layers). It is improper, and so is the posterior in principle: with little data it prunes too much, and what is
-    pruned is certain to be zero.
+    The log-uniform prior of the weights takes the place of the problem's prior, which all other parameters (biases,
+    norm layers) keep. It is improper, and so is the posterior in principle: with little data it prunes too much, and
+    what is pruned is certain to be zero.
     """
 
     randomised: ClassVar[bool] = True

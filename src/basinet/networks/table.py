@@ -13,7 +13,7 @@ beside the last hidden layer: a table that is linear is fitted as such.
 Bins lie between training quantiles. A number whose values come back again and again is partly a name (a machine, a
 day, a dose): it has an edge at every value, up to as many as there are bins, so that a value can have a say of its own.
 
-Inputs that are no numbers (an input per category, a flag for a missing value) go to the dense layers as they are: the
+Inputs that are not numbers (an input per category, a flag for a missing value) go to the dense layers as they are: the
 first of them holds a vector for each, which is what an embedding of categories is.
 """
 

@@ -12,7 +12,7 @@ nothing branches on a tensor. With g the gradient, l the learning rate and t = c
 of SGD and Adam is coupled: it adds `weight_decay * x` to the gradient. That is a Gaussian prior whose
 precision depends on the scale of the loss: weight_decay * N for a mean loss, weight_decay for a summed one;
 and it comes on top of the prior in the Problem. The weight decay of AdamW is decoupled: it escapes Adam's
-rescaling and is no Gaussian prior at any scale.
+rescaling and is not a Gaussian prior at any scale.
 
 >>> import torch
 >>> sgd = SGD(lr=0.25)
@@ -180,7 +180,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay, which is no Gaussian prior: see the module's note on priors."""
+    """Adam with decoupled weight decay, which is not a Gaussian prior: see the module's note on priors."""
 
     lr: float | Rate = 1e-3
     """Learning rate, a number of at least 0 or a schedule."""

@@ -28,6 +28,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:  # zipfile, zlib and numpy's header each have errors of their own for damage
         raise FileError(path, f"it is damaged or cut short, or not a file of arrays ({error})") from error
-    if not all(isinstance(array, np.ndarray) for array in arrays.values()):  # members that are no arrays come as bytes
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):  # members that are not arrays come as bytes
         raise FileError(path, "it holds something else than arrays")
     return arrays

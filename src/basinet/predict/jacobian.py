@@ -94,7 +94,7 @@ class Gradient(NamedTuple):
 
     @property
     def places(self) -> int:
-        """How many products g' a are summed, over all groups; one for what is no matrix."""
+        """How many products g' a are summed, over all groups; one for what is not a matrix."""
         return 1 if self.a is None else self.a.shape[1] * self.a.shape[2]
 
     def whole(self) -> Tensor:

@@ -76,7 +76,9 @@ class Problem:
         if not isinstance(self.model, Model):
             object.__setattr__(self, "model", Model(self.model, self.output))
         if self.output not in (None, self.network.output):
-            raise ValueError(f"the model has output={self.network.output!r}, and the problem output={self.output!r}")
+            raise ValueError(
+                f"the model has output={self.network.output!r}, and the problem output={self.output!r}: give it once"
+            )
         object.__setattr__(self, "output", self.network.output)
         self.prior.check(self.network.init(Noise.seed(0)).params)
 

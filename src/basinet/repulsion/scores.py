@@ -30,7 +30,7 @@ def check_estimate(word: str, kernel: Kernel) -> None:
     if word not in ESTIMATES:
         raise ValueError(f"unknown estimate of the score {word!r}.{did_you_mean(word, ESTIMATES)}")
     if word == "kde" and kernel.word == "linear":
-        raise ValueError("kernel 'linear' is no density, which estimate='kde' needs: use 'rbf' or 'imq', or 'sge'")
+        raise ValueError("kernel 'linear' is not a density, which estimate='kde' needs: use 'rbf' or 'imq', or 'sge'")
 
 
 def score_matrix(word: str, pairs: Pairs, ridge: float = RIDGE) -> Tensor:

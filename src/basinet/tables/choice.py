@@ -175,7 +175,7 @@ def _refuse_doubt(values: Values, label: str, remedy: str) -> None:
 
 
 def _split_reason(name: str, rules: Rules) -> str:
-    """Why a column that the split goes by is no input."""
+    """Why a column that the split goes by is not an input."""
     way, column = rules.cut
     if name != column or way == "time":
         return ""

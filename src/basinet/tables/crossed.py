@@ -33,7 +33,7 @@ def why_not_crossed(splits: Splits) -> str:
     if not splits.exchangeable:
         return f"rows of the validation part may not be trained on, as they were {APART}"
     if not isinstance(splits.train.inputs, torch.Tensor):
-        return "inputs are no table"
+        return "the inputs are not a table"
     return (
         "" if splits.train.n + splits.val.n <= ROWS else f"with more than {ROWS:,} rows one validation part serves all"
     )

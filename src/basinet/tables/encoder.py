@@ -108,7 +108,7 @@ class Encoder(Saved):
 
 
 def check_encoder(encoder: object) -> None:
-    """Raises ValueError where what a file held is no encoder, or one that no table can have led to."""
+    """Raises ValueError where the content of a file is not an encoder, or one that no table can have led to."""
     if not isinstance(encoder, Encoder) or not isinstance(encoder.target, Target):
         raise ValueError("expected an encoder with a target")
     if not encoder.columns or not all(isinstance(column, Column) for column in encoder.columns):

@@ -126,7 +126,9 @@ class Replay:
         posterior = load(folder / STATE, lambda: _network(encoder, plan))
         counted = posterior.info.get("stream", {})
         if posterior.recipe != plan.method or counted.get("of") != fingerprint(encode(encoder, {})):
-            raise FileError(folder / STATE, f"it is the state of another stream than {STREAM}: begin another")
+            raise FileError(
+                folder / STATE, f"it is the state of another stream than {STREAM}: begin another with --out"
+            )
         if set(counted) != COUNTED:
             raise FileError(folder / STATE, "another version of basinet wrote it: begin another stream with --out")
         return Replay(plan, encoder, posterior)
@@ -187,8 +189,9 @@ class Replay:
         nll = -predictive.log_prob(data.targets).double()
         if not bool(nll.isfinite().all()):
             raise FloatingPointError(
-                "the targets of the next rows have no finite log probability under what was learned so far: are they, "
-                "or their inputs, as those before? Take such rows out, or begin another stream with more --first rows"
+                "the targets of the next rows have no finite log probability under what was learned so far: check that "
+                "they and their inputs are like those before. Take such rows out, or begin another stream with more "
+                "--first rows"
             )
         sums, n = dict(before["sums"]), data.n
         if isinstance(predictive, NumberPredictive):

@@ -139,12 +139,14 @@ def _csv(path: Path, names: Sequence[str]) -> dict[str, Values]:
                         )
                     rows.append(row)
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        why = "it is not utf-8 text" if isinstance(error, UnicodeDecodeError) else reason(error)
+        why = "it is not utf-8 text; save it as such" if isinstance(error, UnicodeDecodeError) else reason(error)
         raise ValueError(f"{path}: cannot be read as csv: {why}") from error
     if not any(header):
         raise ValueError(f"{path}: expected a first line with the names of the columns, got nothing")
     if any("\0" in name for name in header):
-        raise ValueError(f"{path}: cannot be read as csv: the first line has bytes that are not text")
+        raise ValueError(
+            f"{path}: cannot be read as csv: the first line has bytes that are not text; save the file as utf-8"
+        )
     header = [name or f"unnamed_{place}" for place, name in enumerate(header, 1)]
     _refuse_twice(path, header)
     texts = zip(*rows) if rows else ((),) * len(header)

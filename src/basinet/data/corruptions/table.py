@@ -109,7 +109,7 @@ def _asked(name: str, severity: int) -> tuple[Callable[..., Tensor], tuple[float
 
 
 def _check(images: Tensor) -> None:
-    """Errors for what is no batch of images in [0, 1]."""
+    """Errors for anything but a batch of images in [0, 1]."""
     if not isinstance(images, Tensor):
         raise TypeError(f"expected images as a tensor, got {type(images).__name__}; torch.from_numpy makes one")
     if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:

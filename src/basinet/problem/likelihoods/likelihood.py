@@ -32,7 +32,8 @@ class Likelihood(Saved, kind="likelihood"):
     @abstractmethod
     def log_density(self, outputs: Tensor, targets: Tensor, learned: Params) -> Tensor:
         """The log density of each element of the targets, (B, *event of the targets): what weights and masks multiply.
-        A density that is no product over elements has one number per example, (B,), and takes only example weights."""
+        A density that is not a product over elements has one number per example, (B,), and takes only example
+        weights."""
 
     @abstractmethod
     def check(self, outputs: Tensor, targets: Tensor) -> None:

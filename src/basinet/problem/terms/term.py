@@ -27,8 +27,8 @@ class Term(Saved, kind="term"):
     """Minus a log density, summed over N points of its own.
 
     It says what its points are and what each of them costs; `Problem.potential` multiplies by N over the number of
-    points it was given, and tempers. A density that is no sum over points, such as that of a function at all of them,
-    is one number and has no batches.
+    points it was given, and tempers. A density that is not a sum over points, such as that of a function at all of
+    them, is one number and has no batches.
     """
 
     tempered: ClassVar[bool] = True  # divided by T always, as a likelihood is; False: as the prior is
