@@ -1,5 +1,7 @@
 """The study of tables: units, resumption, and what is in the records."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,29 @@ def test_every_method_has_a_record_and_a_stopped_run_resumes(short, tmp_path):
     assert all(0.01 < r["spread"] < 100 and r["chosen"] == first[0]["chosen"] for r in first)
     assert {r["n_train"] for r in whole} == {61, 72} and {r["n_test"] for r in whole} == {8}
     assert all(0.01 < r["scores"]["rmse"] < 2 and r["cpu_seconds"] > 0 for r in whole)  # in units of the target
+
+
+def test_other_networks_are_fitted_once_and_their_spread_is_that_of_rows_they_stop_by(short, tmp_path, monkeypatch):
+    fits = []
+
+    class Middle:
+        """Predicts the mean of the rows that do not say when to stop."""
+
+        def fit(self, inputs, targets, val_idxs):
+            fits.append((targets, val_idxs))
+            self.middle = np.delete(targets, val_idxs).mean()
+            return self
+
+        def predict(self, inputs):
+            return np.full(len(inputs), self.middle)
+
+    package = SimpleNamespace(TabM_D_Regressor=lambda **given: Middle())
+    monkeypatch.setattr(tables, "import_module", lambda name: package)
+    [record] = run(tmp_path, methods=("TabM",))
+    [(targets, held)] = fits
+    residuals = targets[held] - np.delete(targets, held).mean()
+    assert len(targets) == 72 and len(held) == 15
+    assert record["residual_sd"] == pytest.approx(np.sqrt(np.mean(residuals**2)))
 
 
 def test_what_is_not_known_is_refused(tmp_path):
