@@ -2,10 +2,13 @@
 
 import importlib.util
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
+
+from basinet.tables import uci
 
 ROOT = Path(__file__).parents[1]
 SPEC = importlib.util.spec_from_file_location("page_records", ROOT / "docs" / "tools" / "records.py")
@@ -82,6 +85,19 @@ def test_what_is_said_of_new_inputs_is_recorded():
     assert said in page("choosing") and said.replace(" has ", " ").removesuffix(".") in page("studies/local")
     best = auroc("Laplace, all layers, Kronecker").replace(" and", " for one member and") + " for twenty"
     assert f"AUROC of {best};" in page("choosing") and f"AUROC of {best}," in page("studies/local")
+
+
+def test_what_is_said_of_coverage_on_tables_is_recorded():
+    splits = {name: each["deep ensemble"] for name, each in page_records.split_scores().items() if name in uci.NAMES}
+    rows = {name: round(sum(x["n"] for x in each)) for name, each in splits.items()}
+    inside = {name: round(sum(x["n"] * x["coverage_90"] for x in each)) for name, each in splits.items()}
+    share = {name: 100 * inside[name] / rows[name] for name in splits}
+    within = [f"{x:.1f}" for x in sorted(share.values()) if 85 <= x <= 95]
+    few, many = math.ceil(0.85 * rows["yacht"]) - inside["yacht"], inside["energy"] - int(0.95 * rows["energy"])
+    assert len(splits) == 9 and len(within) == 7 and (few, many) == (1, 3)
+    yacht = f"{inside['yacht']} of yacht's {rows['yacht']} rows are inside ({share['yacht']:.1f} %, one row too few)"
+    energy = f"{inside['energy']} of energy's {rows['energy']} ({share['energy']:.1f} %, three rows too many)"
+    assert f"{yacht} and {energy}; on the other seven it is {within[0]} to {within[-1]} %" in page("studies/tables")
 
 
 def test_the_number_of_sets_is_that_of_the_records(compared):

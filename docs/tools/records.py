@@ -15,6 +15,7 @@
 {{variational}}  log likelihood of variational methods less that of MAP, by set
 {{ready}}        how soon training starts on a GPU
 {{tables SCORE}} the default ensemble beside one network and boosted trees, in the study `tables`
+{{networks}}     the default ensemble beside other networks for tables, on first splits of that study
 {{classes}}      the defaults for classes beside boosting, in the study `classes`
 {{sums}}         how often each row of that study was best or not significantly different from the best
 """
@@ -49,6 +50,7 @@ AROUND = {  # rows of the study `compare`, and the row whose networks each start
 }
 WORTH = 5e-4  # nats per example: a smaller difference is written as .000, and not called one
 TREES = ("scikit-learn boosting", "LightGBM", "CatBoost")
+OUR_NETWORKS, OTHER_NETWORKS = ("deep ensemble", "MAP", "TabM-like"), ("RealMLP", "TabM")
 BRIEF = {"scikit-learn boosting": "scikit-learn"}
 STARTED = {"rmse": ".2f", "ll": ".2f", "passes": ",.0f"}  # fields of the records, and how they are written
 SETS = {"uci_wine_red": "wine (red)", "breast_cancer": "breast cancer", "fashion_mnist": "Fashion-MNIST"}
@@ -275,6 +277,31 @@ def split_scores() -> dict[str, dict[str, list[dict[str, float]]]]:
     return shared
 
 
+def networks() -> list[str]:
+    """On first splits that other networks for tables have: RMSE, NLL and seconds of each, the best in bold; of trees
+    the best of each score."""
+    rows = [r for r in read("tables") if r["split"] == 0]
+    today = next(r["default"] for r in reversed(rows) if r["method"] == "deep ensemble")
+    last = {(r["data"], r["method"]): r for r in rows if r.get("default", today) == today}
+    cells = []
+    for name in dict.fromkeys(data for data, method in last if method in OTHER_NETWORKS):
+        trees = {key: min(last[name, m]["scores"][key] for m in TREES) for key in ("rmse", "nll")}
+        each = [*(last.get((name, m)) for m in (*OUR_NETWORKS, *OTHER_NETWORKS)), {"scores": trees}]
+        best = {key: min(r["scores"][key] for r in each if r) for key in trees}
+        cells.append([f"{title(name)} ({last[name, 'MAP']['scores']['n']:,.0f})", *(_cell(r, best) for r in each)])
+    heads = ["set (test rows)", "ensemble", "one network", "`BatchEnsemble`", *OTHER_NETWORKS, "best trees"]
+    return markdown_table(heads, cells)
+
+
+def _cell(record: dict[str, Any] | None, best: dict[str, float]) -> str:
+    """Scores, in bold where they are the best, and seconds where they are known; nothing where there is no record."""
+    if record is None:
+        return ""
+    scores = {key: record["scores"][key] for key in best}
+    shown = " / ".join(f"**{x:.3g}**" if x == best[key] else f"{x:.3g}" for key, x in scores.items())
+    return f"{shown} ({record['cpu_seconds']:.0f} s)" if "cpu_seconds" in record else shown
+
+
 def classes() -> list[str]:
     """The default for classes, one network and ten, beside a linear model and boosting: means over splits, the best NLL
     of a set in bold. The last record of each method counts."""
@@ -400,6 +427,7 @@ class Expand(Preprocessor):
         "started": started,
         "sums": sums,
         "table2": table2,
+        "networks": networks,
         "tables": tables,
         "tempered": tempered,
         "variational": variational,
