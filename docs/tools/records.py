@@ -53,7 +53,13 @@ TREES = ("scikit-learn boosting", "LightGBM", "CatBoost")
 OUR_NETWORKS, OTHER_NETWORKS = ("deep ensemble", "MAP", "TabM-like"), ("RealMLP", "TabM")
 BRIEF = {"scikit-learn boosting": "scikit-learn"}
 STARTED = {"rmse": ".2f", "ll": ".2f", "passes": ",.0f"}  # fields of the records, and how they are written
-SETS = {"uci_wine_red": "wine (red)", "breast_cancer": "breast cancer", "fashion_mnist": "Fashion-MNIST"}
+SETS = {
+    "uci_wine_red": "wine (red)",
+    "wine_red": "wine (red)",
+    "wine_red by grades": "wine (red) by grades",
+    "breast_cancer": "breast cancer",
+    "fashion_mnist": "Fashion-MNIST",
+}
 
 
 def read(name: str) -> list[dict[str, Any]]:

@@ -45,17 +45,20 @@ def classes() -> None:
     last = {(r["data"], r["method"], r["split"]): r["scores"]["nll"] for r in read("classes")}
     sets = list(dict.fromkeys(data for data, _, _ in last))
     methods = list(dict.fromkeys(method for _, method, _ in last))
-    _, axes = plt.subplots(1, len(sets), figsize=(9.5, 0.3 * len(methods) + 1.2), sharey=True)
-    for ax, name in zip(axes, sets):
+    rows = -(-len(sets) // 3)
+    _, grid = plt.subplots(rows, 3, figsize=(9.5, rows * (0.22 * len(methods) + 0.85)), sharey=True, squeeze=False)
+    for ax in grid.flat[len(sets) :]:
+        ax.axis("off")
+    for ax, name in zip(grid.flat, sets):
         for place, method in enumerate(methods):
             values = [x for (data, m, _), x in last.items() if (data, m) == (name, method)]
             colour = ORANGE if "boosting" in method else BLUE if "ensemble" in method else GREY
             ax.plot(values, [place] * len(values), "o", color=colour, ms=4, alpha=0.5, mew=0)
             ax.plot([fmean(values)] * 2, [place - 0.3, place + 0.3], color=colour, lw=2)
         ax.set(title=title(name), xlabel="test NLL")
-    axes[0].set_yticks(range(len(methods)), methods)
-    axes[0].invert_yaxis()
-    save(axes[0], "classes", columns=0)
+    grid[0, 0].set_yticks(range(len(methods)), methods)
+    grid[0, 0].invert_yaxis()
+    save(grid[0, 0], "classes", columns=0)
 
 
 def conformal() -> None:
