@@ -211,7 +211,8 @@ def _column(name: str, values: Values, label: str, rules: Rules, train: np.ndarr
     column = Category.fit(name, values, train, label, fill, rules.unseen == "other")
     if len(column.values) > MANY:
         dropping = option(f"drop=({shown(name)},)", f"--drop {shown(name)[1:-1]}", "")
-        rare = "" if column.other else f"let rare values share an input ({sharing()}), or "
+        enough = len(Category.fit(name, values, train, label, fill, other=True).values) <= MANY
+        rare = f"let rare values share an input ({sharing()}), or " if enough else ""
         raise ValueError(
             f"{label}: expected at most {MANY:,} different values, each of which is an input of the network, got "
             f"{len(column.values):,}; {rare}drop it{aside(dropping)}"
