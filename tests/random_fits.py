@@ -18,7 +18,7 @@ from basinet.core.registry import known
 
 WHOLE = (0, 1, 2, 3, 5, -1, None)
 REAL = (0.0, 1e-3, 0.05, 0.5, 1.0, 3.0, -1.0, 1e30, float("nan"), float("inf"))
-CHOICES: dict[str, tuple[Any, ...]] = {  # of fields that are no plain numbers
+CHOICES: dict[str, tuple[Any, ...]] = {  # of fields that are not plain numbers
     "structure": ("diagonal", "kronecker", "full", "eigen", "lowrank", None, "bogus"),
     "where": ("last", "all", None, ("0.weight",), "0", "bogus"),
     "curvature": ("ggn", "fisher", "empirical", "bogus"),

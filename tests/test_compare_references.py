@@ -1,4 +1,4 @@
-"""Rows that are no posterior: they predict as the models they name, and are marked as what they are."""
+"""Rows that are not posteriors: they predict as the models they name, and are marked as what they are."""
 
 import math
 

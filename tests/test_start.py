@@ -30,7 +30,7 @@ AROUND = (bn.Laplace(), bn.PEP(draws=2), bn.SWA(iterates=2), bn.SWAG(iterates=2,
 @pytest.mark.parametrize("recipe", AROUND, ids=lambda r: type(r).__name__)
 def test_snapshots_are_not_a_start_but_each_of_them_is(recipe):
     posterior = bn.fit(bn.Snapshot(epochs=40, cycles=3), PROBLEM, DATA, members=2, engine=ENGINE)
-    with pytest.raises(ValueError, match=r"members of 3 points each, whose average is no mode.*apart\(\)"):
+    with pytest.raises(ValueError, match=r"members of 3 points each, whose average is not a mode.*apart\(\)"):
         bn.fit(recipe, PROBLEM, DATA, val=DATA, start=posterior, engine=ENGINE)
     apart = posterior.apart()
     assert apart.members == tuple(Member(0, k) for k in range(6))

@@ -114,7 +114,7 @@ def test_a_pair_may_have_weights_and_any_tree_of_inputs():
 
 
 class Encoding(Mapping):
-    """A mapping that is no dict, as tokenizers return."""
+    """A mapping that is not a dict, as tokenizers return."""
 
     def __init__(self, **parts: Tensor) -> None:
         self.parts = parts

@@ -75,26 +75,26 @@ def of_two() -> tuple[Partial, torch.Tensor]:
     return Partial(rest, part), torch.block_diag(torch.diag(ravel(scale).square()), covariance)
 
 
-MADE = {"full": full(), "kronecker": kronecker(), "eigen": eigen(), "diagonal": diagonal(), "partial": of_two()}
+FAMILIES = {"full": full(), "kronecker": kronecker(), "eigen": eigen(), "diagonal": diagonal(), "partial": of_two()}
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_family_passes_the_conformance_suite(name):
-    assert len(check_family(MADE[name][0])) == 6
+    assert len(check_family(FAMILIES[name][0])) == 6
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_density_is_that_of_torch(name):
-    family, covariance = MADE[name]
+    family, covariance = FAMILIES[name]
     oracle = MultivariateNormal(ravel(family.mean().params), covariance)
     for i in range(3):
         at = {n: x + 0.3 * params(f"at {i}")[n] for n, x in family.mean().params.items()}
         torch.testing.assert_close(family.log_prob(at), oracle.log_prob(ravel(at)))
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_draws_have_the_covariance(name):
-    family, covariance = MADE[name]
+    family, covariance = FAMILIES[name]
     draws = lift(lambda key: ravel(family.sample(Noise(key)).params))(KEY.split("draws").spread(COUNT).key)
     variances = covariance.diagonal()
     error = ((covariance.square() + variances[:, None] * variances) / COUNT).sqrt()
@@ -102,9 +102,9 @@ def test_draws_have_the_covariance(name):
     assert float(((draws.mean(0) - ravel(family.mean().params)) / (variances / COUNT).sqrt()).abs().max()) < Z
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_quad_is_the_dense_product_whatever_the_order_of_the_jacobian(name):
-    family, covariance = MADE[name]
+    family, covariance = FAMILIES[name]
     jacobian = {n: params("jacobian", 4)[n] for n in family.mean().params}
     rows = ravel(jacobian, 1)
     torch.testing.assert_close(family.quad(jacobian), rows @ covariance @ rows.T)
@@ -113,10 +113,10 @@ def test_quad_is_the_dense_product_whatever_the_order_of_the_jacobian(name):
     torch.testing.assert_close(lift(family.quad)(many)[1], 4 * family.quad(jacobian))
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("factor", [0.3, torch.tensor(7.0, dtype=torch.float64)])
 def test_scaled_multiplies_the_covariance_and_nothing_else(name, factor):
-    family, covariance = MADE[name]
+    family, covariance = FAMILIES[name]
     other = family.scaled(factor)
     assert type(other) is type(family)
     jacobian = {n: params("jacobian", 4)[n] for n in family.mean().params}
@@ -130,9 +130,9 @@ def test_scaled_multiplies_the_covariance_and_nothing_else(name, factor):
     torch.testing.assert_close(ravel(scaled), float(factor) ** 0.5 * ravel(moved))
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_members_of_a_stack_are_the_members(name):
-    family = MADE[name][0]
+    family = FAMILIES[name][0]
     pair = stack([family, family.scaled(2.0)])
     jacobian = {n: params("jacobian", 4)[n] for n in family.mean().params}
     both = lift(lambda f: f.quad(jacobian))(pair)
@@ -144,7 +144,7 @@ def test_members_of_a_stack_are_the_members(name):
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
 def test_a_bad_scale_is_refused(factor):
     with pytest.raises(ValueError, match="expected a finite covariance scale of at least 0"):
-        MADE["diagonal"][0].scaled(factor)
+        FAMILIES["diagonal"][0].scaled(factor)
 
 
 def test_a_subset_posterior_leaves_the_rest_where_it_is():

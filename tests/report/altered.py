@@ -84,7 +84,7 @@ CHANGES: dict[str, Any] = {
 
 
 def _archive(folder: Path, rng: random.Random) -> str:
-    """The zip file around the arrays: encrypted, packed in an unknown way, with members that are no arrays."""
+    """The zip file around the arrays: encrypted, packed in an unknown way, with members that are not arrays."""
     path = _npz(folder, rng)
     if not path.is_file():
         return "nothing"
