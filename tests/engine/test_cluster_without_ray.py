@@ -20,7 +20,7 @@ from basinet.engine.cluster import connection, resources
 from basinet.engine.cluster.driver import Cluster
 from basinet.engine.cluster.resources import PROCESS, Resources
 from basinet.engine.cluster.running import History, Running, is_fault, is_starved, reason_of
-from basinet.engine.cluster.task import PARTS, Seen, share_of_gpu
+from basinet.engine.cluster.task import Seen
 from basinet.engine.interrupt import Interrupt
 from basinet.engine.memory import MemberBytes
 from basinet.engine.planner import NoRoom
@@ -114,13 +114,6 @@ def test_a_node_of_another_version_is_refused_by_name():
         node.refuse_unless({"basinet": "0.2.0", "torch": "2.13.0"})
 
 
-@pytest.mark.parametrize(
-    ("takes", "share"), [(0, 1 / PARTS), (1, 1 / PARTS), (25, 1 / 3), (30, 1 / 2), (41, 1.0), (90, 1.0)]
-)
-def test_small_groups_share_a_gpu_of_which_four_fifths_are_used(takes, share):
-    assert share_of_gpu(takes, free=100) == share
-
-
 class FakeRay:
     """A cluster of nodes with these resources, which notes what it is asked to cancel."""
 
@@ -151,17 +144,15 @@ def cluster(ray: FakeRay, asked: str | None = None) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("node", "share", "needs", "window"),
+    ("node", "needs", "window"),
     [
-        ({"CPU": 6.0}, 1.0, {"num_cpus": 1}, 12),
-        ({"CPU": 32.0, "GPU": 4.0}, 1.0, {"num_gpus": 1.0, "num_cpus": 1}, 8),
-        ({"CPU": 32.0, "GPU": 4.0}, 0.25, {"num_gpus": 0.25, "num_cpus": 1}, 32),
-        ({"CPU": 4.0, "GPU": 4.0}, 0.25, {"num_gpus": 0.25, "num_cpus": 0}, 32),  # CPUs must not keep GPUs idle
+        ({"CPU": 6.0}, {"num_cpus": 1}, 12),
+        ({"CPU": 32.0, "GPU": 4.0}, {"num_gpus": 1, "num_cpus": 1}, 8),
+        ({"CPU": 2.0, "GPU": 4.0}, {"num_gpus": 1, "num_cpus": 0}, 8),  # CPUs must not keep GPUs idle
     ],
 )
-def test_what_tasks_take_and_how_many_are_submitted_follows_from_the_cluster(node, share, needs, window):
+def test_what_tasks_take_and_how_many_are_submitted_follows_from_the_cluster(node, needs, window):
     driver = cluster(FakeRay(node))
-    driver.has.share = share
     assert driver.has.options(set(), 5) == needs | {"scheduling_strategy": "SPREAD", "memory": 5}
     assert driver._window() == window
 

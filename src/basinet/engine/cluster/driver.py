@@ -90,7 +90,7 @@ class Cluster:
         if not saved.recall(asked | forced):
             lines, settings, groups = yield from self._planned(wanted, first)
             saved.begin(settings, groups)
-        self.chunk, self.has.share = saved.settings.get("chunk"), saved.settings.get("share", 1.0)
+        self.chunk = saved.settings.get("chunk")
         self.each = MemberBytes(*saved.settings["bytes"]) if "bytes" in saved.settings else None
         for line in lines:
             self.run.progress.say(f"{line}; on {self.has.words()}")

@@ -1,4 +1,6 @@
-"""What a cluster has, and what each task takes of a node: processors, a GPU or a part of one, and memory.
+"""What a cluster has, and what each task takes of a node: a processor, or a GPU, and memory.
+
+A GPU has one task at a time: groups that share one take as long as in turn, and one larger group takes less.
 
 A node runs as many tasks as its memory holds, by what planning predicts for each group, since Ray ends tasks of a node
 whose memory is used up. What a task asks for never exceeds the largest node: no other would ever run it.
@@ -25,7 +27,7 @@ class Resources:
     """What the cluster has now, and what tasks of a run on it ask for."""
 
     def __init__(self, ray: Any, asked: str | None, work: Work) -> None:
-        self.ray, self.share = ray, 1.0  # of a GPU, for each task
+        self.ray = ray
         self.look()
         self.device = self._device(asked)
         self.process = PROCESS + sum(map(_bytes_of, (work.data, work.val)))  # bytes of a task beside its members
@@ -44,12 +46,11 @@ class Resources:
         self.look()
         nodes = len(self.nodes)
         gpus = f", {self.total['GPU']:g} GPUs" if self.total.get("GPU") else ""
-        share = f", {self.share:.2g} of a GPU for each group" if gpus and self.share < 1 else ""
-        return f"{nodes} Ray node{'s' * (nodes != 1)} with {self.total.get('CPU', 0):g} CPUs{gpus}{share}"
+        return f"{nodes} Ray node{'s' * (nodes != 1)} with {self.total.get('CPU', 0):g} CPUs{gpus}"
 
     def places(self) -> int:
         """Tasks that run at the same time, where memory suffices."""
-        return int(self.total.get("CPU", 0) if self.device == "cpu" else self.total.get("GPU", 0) / self.share)
+        return int(self.total.get("CPU" if self.device == "cpu" else "GPU", 0))
 
     def largest(self) -> int | None:
         """Bytes that tasks may take of the node that has most; None where no node that could run them is up yet."""
@@ -72,8 +73,8 @@ class Resources:
         where = {"scheduling_strategy": elsewhere(self.ray, avoid, self.device), "memory": memory}
         if self.device == "cpu":
             return {"num_cpus": 1} | where
-        cpus = self.total.get("CPU", 0) * self.share / self.total.get("GPU", 1)
-        return {"num_gpus": self.share, "num_cpus": min(1, int(cpus))} | where
+        cpus = self.total.get("CPU", 0) / self.total.get("GPU", 1)
+        return {"num_gpus": 1, "num_cpus": min(1, int(cpus))} | where
 
     def _device(self, asked: str | None) -> str:
         gpus = self.total.get("GPU", 0)

@@ -23,7 +23,6 @@ from ...core.tree import Point, leaves
 from ...pool.pool import Shelf
 from ..checkpoint import Checkpoints, flattened, unflattened, versions
 from ..executor import Here
-from ..memory import SHARE, MemberBytes, free_bytes
 from ..planner import Planner
 from ..probe import Plan
 from ..transport import plain
@@ -31,7 +30,6 @@ from ..worker_loop import Line, WorkerError, error_parts, outcome, set_torch
 
 PAUSE = 0.5  # seconds for which messages are gathered
 SAVE = 30.0  # seconds in which a task that is stopped saves where it is
-PARTS = 4  # groups that share a GPU, at most
 
 
 class _Kept(NamedTuple):
@@ -104,19 +102,10 @@ def plan(task: Task, parcel: bytes, room: int | None) -> bytes:
         planner = Planner(here.engine, here, room)
         with freed_memory_kept():
             planner.plan(point, wanted)
-        saved, largest = here.run.checkpoints, planner.largest
-        if task.device == "cuda":
-            takes = MemberBytes(*saved.settings["bytes"]).of(largest, here.chunk or largest)
-            saved.settings["share"] = share_of_gpu(takes, free_bytes(here.engine.place))
+        saved = here.run.checkpoints
         return dumps(("planned", lines, saved.settings, saved.groups))
     except Exception as error:
         return dumps(("error", *error_parts(error), _node()))
-
-
-def share_of_gpu(takes: int, free: int) -> float:
-    """The share of a GPU that a group has, by the bytes that it takes and those that are free: as many groups run at
-    the same time as fit, PARTS at most."""
-    return 1 / max(1, min(PARTS, int(SHARE * free // max(takes, 1))))
 
 
 def train(task: Task, parcel: bytes) -> Iterator[bytes]:
