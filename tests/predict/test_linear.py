@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import basinet as bn
 from basinet.core.noise import Noise
 from basinet.core.tree import Params, Point, leaves, ravel, stack, take, unravel
 from basinet.families import Delta, Diagonal, Eigen, Family, Full, Kronecker, Partial
@@ -421,3 +422,18 @@ def test_moments_need_no_gradients_of_the_caller():
     with torch.no_grad():
         [(again, same)] = linear.moments(problem, family, point, inputs, full=True)
     torch.testing.assert_close((again, same), (mean, spread))
+
+
+@pytest.mark.parametrize("structure", ["full", "kronecker", "diagonal"])
+def test_in_closed_form_under_autocast_only_the_network_has_low_precision(structure):
+    problem = bn.Problem(
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), bn.likelihoods.Categorical()
+    )
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    data = bn.Data(x, x.argmax(1) % 3)
+    recipe = bn.Laplace(where=None, structure=structure, prior_precision="prior", via="probit", base=bn.MAP(epochs=20))
+    posterior = bn.fit(recipe, problem, data, engine=bn.Engine(device="cpu", progress=False))
+    exact = posterior.predict(x).probs
+    with torch.autocast("cpu", torch.bfloat16):
+        probs = posterior.predict(x).probs
+    assert 0 < float((probs - exact).abs().max()) < 0.02

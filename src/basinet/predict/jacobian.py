@@ -92,6 +92,10 @@ class Gradient(NamedTuple):
     last: bool  # the layer is the network's last: g has one row for all inputs, and is one where outputs and o agree
     layer: int  # equal for parameters of one layer: a matrix with one place and its shift have the same g
 
+    def to(self, dtype: torch.dtype) -> Gradient:
+        """The same in another type."""
+        return self._replace(a=None if self.a is None else self.a.to(dtype), g=self.g.to(dtype))
+
     @property
     def places(self) -> int:
         """How many products g' a are summed, over all groups; one for what is not a matrix."""

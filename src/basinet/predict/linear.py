@@ -44,8 +44,9 @@ def moments_of_several(
     batch_size: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The same for F families of one kind around one mean, whose bases (of Kronecker families) are the same: outputs
-    and covariances (F, b, E, E), or their diagonals (F, b, E)."""
-    terms = _terms(families)
+    and covariances (F, b, E, E), or their diagonals (F, b, E). Within `torch.autocast` the network runs in low
+    precision; its derivatives are squared and summed in that of the parameters."""
+    terms, exact = _terms(families), torch.autocast(leaves(inputs)[0].device.type, enabled=False)
     names = [n for n in (*terms.blocks, *terms.names()) if n in problem.network.params]
     with torch.no_grad():
         few = problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0]
@@ -62,14 +63,15 @@ def moments_of_several(
             if lost:  # a network that picks rows inside: from here on they are differentiated input by input
                 sizes = {n: size for n, size in sizes.items() if n not in lost}
                 continue
-            total = _Sum(len(families), outputs, full)
+            dtype = leaves(point.params)[0].dtype
+            total = _Sum(len(families), outputs.to(dtype), full)
             for first in range(0, few.numel(), plan.outputs):
                 here = slice(first, min(first + plan.outputs, few.numel()))
-                grads = gradients(outputs, taps, here)
+                grads = {name: grad.to(dtype) for name, grad in gradients(outputs, taps, here).items()}
                 by_rows = rows_of(problem, point, rows, missing, here) if missing else {}
-                with torch.no_grad():
-                    _add(total, terms, grads, by_rows, here)
-        yield outputs.detach(), total.sum
+                with torch.no_grad(), exact:
+                    _add(total, terms, grads, {name: x.to(dtype) for name, x in by_rows.items()}, here)
+        yield outputs.detach().to(dtype), total.sum
         begin = end
 
 
