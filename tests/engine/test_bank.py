@@ -132,3 +132,12 @@ def test_what_was_only_tried_is_forgotten():
     for step in (1, 2, 3):
         bank.write(torch.tensor([True]), sample(step, 1))
     assert bank.of(0)["n"].tolist() == [1, 2]
+
+
+def test_reading_many_members_copies_what_waits_once(monkeypatch):
+    bank, copies, cpu = bank_of(50, 4, waits=True), [], torch.Tensor.cpu
+    for step in range(3):
+        bank.write(torch.ones(50, dtype=torch.bool), sample(step, 50))
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: copies.append(x.shape) or cpu(x))
+    assert [len(bank.of(member)["n"]) for member in range(50)] == [3] * 50
+    assert sorted(copies) == [(50, 3), (50, 3, 2)]  # each leaf

@@ -70,16 +70,18 @@ class Bank:
         left.sub_(kept.long())
 
     def fetch(self) -> None:
-        """Moves what waits on the device to the store."""
-        if self._blocks is None:
+        """Moves what waits on the device to the store, each leaf of all members in one copy."""
+        waiting = [] if self._blocks is None else self._waiting.tolist()
+        if not any(waiting):
             return
-        waiting = self._waiting.tolist()
+        assert self._blocks is not None
         self._make_store([x[:, 0] for x in self._blocks])
         assert self._store is not None
+        blocks = [x[:, : max(waiting)].cpu() for x in self._blocks]
         for j, count in enumerate(waiting):
             begin = int(self.counts[j])
-            for store, block in zip(self._store, self._blocks):
-                store[int(self._who[j]), begin : begin + count] = block[j, :count].cpu()
+            for store, block in zip(self._store, blocks):
+                store[int(self._who[j]), begin : begin + count] = block[j, :count]
             self.counts[j] += count
         self._waiting.zero_()
 
