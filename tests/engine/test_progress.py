@@ -8,7 +8,10 @@ import sys
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+import basinet as bn
 from basinet.engine import progress
 from basinet.engine.interrupt import Interrupt
 from basinet.engine.progress import Progress
@@ -77,3 +80,28 @@ def test_ctrl_c_is_noted_in_all_runs_that_are_under_way_whichever_ends_first():
     with pytest.raises(KeyboardInterrupt):
         second.__exit__(None, None, None)
     assert signal.getsignal(signal.SIGINT) is before and Interrupt.entered == []
+
+
+def test_of_many_members_with_the_same_words_a_few_are_shown_and_the_others_counted(caplog):
+    caplog.set_level("INFO", "basinet")
+    with Progress("", 0, False) as shown:
+        for k in range(64):
+            shown.about("NUTS", f"member {k}", f"{k % 2 + 1} of {20 + k} transitions diverged", warns=True)
+        shown.about("NUTS", "member 3", "its step was halved")
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [line for _, line in lines[:2]] == [
+        f"NUTS, member {k}: {k + 1} of {20 + k} transitions diverged" for k in (0, 1)
+    ]
+    assert [level for level, _ in lines] == ["WARNING"] * 3 + ["INFO", "WARNING"]
+    assert lines[-1][1].startswith("NUTS, 61 more members, with other numbers") and len(lines) == 5
+
+
+def test_every_line_on_members_is_in_the_notes_of_the_posterior(caplog):
+    caplog.set_level("INFO", "basinet")
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+    problem = bn.Problem(lambda: nn.Linear(2, 1), bn.likelihoods.Gaussian(noise=0.1))
+    recipe = bn.HMC(steps=60, warmup=20, draws=20)  # too few for its trajectories: each chain says so
+    posterior = bn.fit(recipe, problem, bn.Data(x, x[:, :1]), members=6, engine=bn.Engine(device="cpu", progress=False))
+    notes = [line for own in posterior.info["notes"] for line in own if "trajectories were cut" in line]
+    said = [record.getMessage() for record in caplog.records if "trajectories were cut" in record.getMessage()]
+    assert len(notes) == 6 and len(said) == progress.SHOWN + 1 and "3 more members" in said[-1]

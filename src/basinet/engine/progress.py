@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import sys
 import time
 from types import TracebackType
 from typing import Any, ClassVar
 
 PATIENCE = 1.0  # seconds before a bar appears: short runs stay quiet
+SHOWN = 3  # members whose lines are shown where others have the same, but for numbers
 
 
 class Progress:
@@ -31,6 +33,7 @@ class Progress:
         self.total = total
         self.done = 0
         self.began = time.perf_counter()
+        self._alike: dict[tuple[str, str, bool], list[str]] = {}  # lines on members, by method, words and kind
 
     def __enter__(self) -> Progress:
         if self.shown:
@@ -38,6 +41,10 @@ class Progress:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for (method, _, warns), (line, *others) in self._alike.items():
+            if (more := len(others) + 1 - SHOWN) > 0:
+                show = self.warn if warns else self.say
+                show(f"{method}, {more} more members, with other numbers (all in posterior.info['notes']): {line}")
         if self not in Progress.live:
             return
         Progress.live.remove(self)
@@ -61,6 +68,14 @@ class Progress:
         log.warning(line)
         if self.says and log.hasHandlers():
             print(line, file=sys.stderr)
+
+    def about(self, method: str, member: str, line: str, warns: bool = False) -> None:
+        """A line on one member. Of many members with the same words the first are shown, and the others counted when
+        the run ends."""
+        alike = self._alike.setdefault((method, re.sub(r"\d[\d.,e+-]*", "#", line), warns), [])
+        alike.append(line)
+        if len(alike) <= SHOWN:
+            (self.warn if warns else self.say)(f"{method}, {member}: {line}")
 
     def advance(self, steps: int, text: str) -> None:
         """Counts steps that were done, and shows `text` beside the bar."""

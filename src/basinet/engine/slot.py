@@ -53,11 +53,9 @@ def finish(run: Run, slot: Slot, state: Any, samples: Any) -> Finished:
     val: Any = None if work.val is None else work.val.member(slot.member.k)
     result = work.method.finish(state, samples, work.problem, own, val, Noise(slot.key()).split("finish"))
     done = result if isinstance(result, Finished) else Finished(result)
-    who, said = f"{work.method.label}, member {slot.member.k} (seed {slot.member.seed})", done.notes + done.warnings
-    for line in done.notes:
-        run.progress.say(f"{who}: {line}")
-    for line in done.warnings:
-        run.progress.warn(f"{who}: {line}")
+    who, said = f"member {slot.member.k} (seed {slot.member.seed})", done.notes + done.warnings
+    for line in said:
+        run.progress.about(work.method.label, who, line, line in done.warnings)
     return done._replace(curves=done.curves | {"notes": list(said)}) if said else done
 
 

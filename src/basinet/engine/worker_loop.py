@@ -91,6 +91,9 @@ class _ToldProgress(Progress):
     def warn(self, line: str) -> None:
         self.line.send("warn", line)
 
+    def about(self, method: str, member: str, line: str, warns: bool = False) -> None:
+        self.line.send("about", method, member, line, warns)
+
     def advance(self, steps: int, text: str) -> None:
         self.line.send("advance", steps, text)
 
@@ -114,6 +117,8 @@ def hear(run: Run, kind: str, body: Sequence[Any], stopping: bool = False) -> No
         run.checkpoints.fail(*body)
     elif kind == "warn":
         run.progress.warn(*body)
+    elif kind == "about":
+        run.progress.about(*body)
     elif not stopping and kind == "event" and run.observe is not None:
         run.observe(*body)
     elif not stopping and kind == "say":
