@@ -85,9 +85,9 @@ def test_streamed_scores_equal_those_of_a_predictive(monkeypatch):
     spread = {n: torch.full_like(x, 0.1) for n, x in point.params.items()}
     posterior = Posterior((Part(problem, Diagonal(point.params, spread, point.buffers), maps.members),))
     whole = bn.score(posterior.predict(splits.test.inputs, samples=7), splits.test.targets)
-    monkeypatch.setattr("basinet.scoring.BUDGET", 3 * 7 * 3 * 4 * 5 * 5)  # five inputs a chunk
+    monkeypatch.setattr("basinet.scoring.BUDGET", 3 * 7 * 3 * 4 * 5 * 5)  # five inputs per chunk
     assert bn.score(posterior, splits.test, samples=7) == pytest.approx(whole, rel=1e-5, abs=1e-6)
-    monkeypatch.setattr("basinet.predict.draws.CACHE", 0)  # draws are made anew for each chunk, from the same keys
+    monkeypatch.setattr("basinet.predict.draws.CACHE", 0)  # draws are made again for each chunk, from the same keys
     assert bn.score(posterior, splits.test, samples=7) == pytest.approx(whole, rel=1e-5, abs=1e-6)
 
 

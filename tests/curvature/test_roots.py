@@ -11,13 +11,14 @@ from basinet.curvature.roots import Softmax
 KEY = Noise.seed(3)
 
 
-@pytest.mark.parametrize("shape", [(5, 4), (5, 2), (5, 3, 4)])  # classes; two of them; several places an example
+@pytest.mark.parametrize("shape", [(5, 4), (5, 2), (5, 3, 4)])  # classes; two of them; several places per example
 @pytest.mark.parametrize("weighted", [False, True])
 def test_columns_multiply_to_the_matrix(shape, weighted):
     outputs = 3 * KEY.normal(torch.empty(shape, dtype=torch.float64))
     weights = KEY.split("weights").uniform(torch.empty(5, dtype=torch.float64)) if weighted else None
     root = Softmax(outputs, weights)
-    assert root.count == outputs[0].numel() // shape[-1] * (shape[-1] - 1)  # one less than there are classes, a place
+    places, classes = outputs[0].numel() // shape[-1], shape[-1]
+    assert root.count == places * (classes - 1)
     columns = torch.cat([root.columns(k, min(k + 2, root.count)) for k in range(0, root.count, 2)])  # (K, B, E)
     torch.testing.assert_close(torch.einsum("kbe,kbf->bef", columns, columns), root.matrices(), rtol=0, atol=1e-15)
 

@@ -455,7 +455,7 @@ def test_a_thousand_classes_take_no_thousand_by_thousand_matrices():
     data = bn.Data(key.normal(torch.empty(50, 20)), key.integers(50, 1000))
     p = Passes(problem=problem, point=problem.init(key), data=data, names=("weight", "bias"), noise=key)
     peak = _largest(lambda: structures.diagonal(p))
-    assert peak <= 1000 * 50 * 2  # outputs of the batch, and the parameters: not 1,000 x 1,000 an example
+    assert peak <= 1000 * 50 * 2  # outputs of the batch, and the parameters: not 1,000 x 1,000 per example
     assert structures.kronecker(p).left["weight"].shape == (1000, 1000)
 
 

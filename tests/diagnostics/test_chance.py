@@ -28,7 +28,12 @@ def most(runs: int, surprise: float = 1e-3) -> int:
 
 
 def test_the_numbers_of_alarms_that_are_allowed():
-    assert [most(runs) for runs in (60, 120, 400, 500)] == [4, 6, 11, 13]  # of the binomial law, by another program
+    assert [most(runs) for runs in (60, 120, 400, 500)] == [
+        4,
+        6,
+        11,
+        13,
+    ]  # of the binomial distribution, by another program
 
 
 @pytest.mark.slow

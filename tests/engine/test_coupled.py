@@ -131,7 +131,7 @@ def test_one_compiled_call_per_member_gives_what_one_stack_gives(recompute: bool
         compiled.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     for a, b in zip(*runs):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-    assert compiled == [0, 2 if recompute else 1]  # not once a member or a step
+    assert compiled == [0, 2 if recompute else 1]  # not once per member or step
 
 
 @pytest.mark.parametrize("options", [{"strategy": "loop"}, {"strategy": "stacked", "memory": 25_000}])
@@ -197,7 +197,7 @@ def test_a_pool_keeps_them_together(tmp_path: Path) -> None:
         return bn.fit(Flock(), problem(), classes(), members=members, pool=tmp_path, engine=Engine(**EVERY))
 
     three, four = run(3), run(4)
-    assert four.info["trained"] == 4  # three of another company are of no use
+    assert four.info["trained"] == 4  # three trained with one member fewer are of no use
     assert run(3).info["trained"] == 0 and torch.equal(params_of(run(3)), params_of(three))
     next(tmp_path.glob("**/member-0-00001-of-*")).unlink()
     lost = [posterior for posterior in (run(3), run(4)) if posterior.info["trained"]]

@@ -295,7 +295,7 @@ def test_ctrl_c_saves_all_workers_and_the_run_resumes_in_any_number_of_processes
         fit(2, long, pool=tmp_path, observe=press, members=2)
     assert said()[-1] == "stopped: the same fit with the same pool resumes from here"
     assert sum(name.endswith(".safetensors") for name in checkpoints(tmp_path)) == 2
-    torch.set_num_threads(2)  # those of the run that goes on count, not those of this process
+    torch.set_num_threads(2)  # those of the resumed run count, not those of this process
     posterior = fit(again, long, pool=tmp_path, members=2)
     torch.set_num_threads(1)
     assert same(posterior, fit(1, long, members=2)) and checkpoints(tmp_path) == []

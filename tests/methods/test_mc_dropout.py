@@ -92,7 +92,7 @@ def test_only_dropout_is_on_in_prediction_and_its_masks_are_an_inputs_own():
     posterior = bn.fit(MCDropout(epochs=2), problem(WithNorm), data(), engine=ENGINE)
     inputs = data().inputs
     all_, few = posterior.predict(inputs, samples=6).outputs, posterior.predict(inputs[:3], samples=6).outputs
-    torch.testing.assert_close(all_[:, :, :3], few)  # batch statistics would depend on the company
+    torch.testing.assert_close(all_[:, :, :3], few)  # batch statistics would depend on the other inputs
     module = posterior.module()
     hidden = torch.relu(module.norm(module.a(inputs[:1])))
     possible = {tuple((module.b(hidden * torch.tensor(mask) / 0.6)[0]).round(decimals=6).tolist())

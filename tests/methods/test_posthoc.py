@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 ENGINE = bn.Engine(device="cpu", progress=False, compile=False, processes=1)
 SWAG = bn.SWAG(iterates=10, rank=5)
 WORSE = (
-    0.02  # nats of a test example: with 360 of them and more, chance moves the difference of two close posteriors less
+    0.02  # nats per test example: with 360 of them and more, chance moves the difference of two close posteriors less
 )
 
 

@@ -109,7 +109,7 @@ def test_a_start_without_a_random_network_is_given_one(engine):
         assert all(torch.equal(x, delta(maps, k).params[n]) for n, x in delta(posterior, k).params.items())
         own = fixed(posterior, k)
         assert set(own) == set(net().state_dict()) and bool((own["1.weight"] == 1).all())
-        assert 0.1 < float(own["0.weight"].std()) < 0.6  # 1 / sqrt(12) in the law of the initialisation
+        assert 0.1 < float(own["0.weight"].std()) < 0.6  # 1 / sqrt(12) in the distribution of the initialisation
         assert not torch.equal(own["0.weight"], fixed(posterior, (k + 1) % 3)["0.weight"])
     again = bn.fit(still, PROBLEM, data, start=posterior, engine=engine)  # one that has it keeps it
     assert all(torch.equal(x, fixed(posterior, 1)[n]) for n, x in fixed(again, 1).items())

@@ -75,9 +75,9 @@ def test_one_cycle_is_map_along_a_cosine():
 
 
 def test_a_cycle_is_long_enough_on_few_examples_and_on_many():
-    assert Snapshot().schedule(185).steps == 5 * 500  # not so many epochs that 185 examples make a handful of steps
+    assert Snapshot().schedule(185).steps == 5 * 500  # epochs alone would be a handful of steps here
     assert Snapshot(cycles=2).schedule(185).steps == 2 * 500
-    assert Snapshot().schedule(128_000).steps == 5 * 5 * 1000  # five epochs a cycle
+    assert Snapshot().schedule(128_000).steps == 5 * 5 * 1000  # five epochs per cycle
 
 
 @pytest.mark.parametrize(

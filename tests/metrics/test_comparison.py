@@ -26,7 +26,7 @@ def test_against_scikit_learn_and_a_loop():
     p, q = tables(), tables(seed=1)
     assert agreement(p, q).item() == pytest.approx(accuracy_score(q.argmax(-1), p.argmax(-1)))
     largest = [max(sum(max(a - b, 0) for a, b in zip(x, y)), 0) for x, y in zip(p.tolist(), q.tolist())]
-    assert total_variation(p, q).item() == pytest.approx(np.mean(largest))  # the most two laws differ on any event
+    assert total_variation(p, q).item() == pytest.approx(np.mean(largest))  # their largest difference on any event
 
 
 def test_bounds():

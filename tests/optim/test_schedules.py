@@ -95,7 +95,7 @@ def test_warm_up_nests():
 
 
 def test_cyclic_by_hand():
-    half = math.sqrt(0.5)  # cos(pi/4); four steps a cycle
+    half = math.sqrt(0.5)  # cos(pi/4); four steps per cycle
     cycle = [0.8, 0.4 * (1 + half), 0.4, 0.4 * (1 - half)]
     assert ours(Cyclic(peak=0.8, cycles=3), 12) == pytest.approx(cycle * 3, rel=1e-12)
     assert ours(Cyclic(peak=0.8, cycles=3), 10) == pytest.approx((cycle * 3)[:10], rel=1e-12)  # ceil(10/3) = 4

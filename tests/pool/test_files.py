@@ -262,7 +262,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path, left):
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:2], lines[2][:left]]))
     assert [r["number"] for r in read_records(path)] == [0, 1]
-    for number in (3, 4):  # the next run goes on behind it
+    for number in (3, 4):  # the next run appends behind it
         append_record(path, {"number": number})
     assert [r["number"] for r in read_records(path)] == [0, 1, 3, 4]
 

@@ -69,7 +69,7 @@ def test_a_learned_scale_of_student_t_is_found():
     generator = bn.likelihoods.StudentT(df=4.0, scale=0.25)
     y = generator.sample(X[:, :1], {}, KEY.split("t"))
     log_scale = fitted(likelihood, 1, y).mean()["likelihood.log_scale"]
-    error = math.sqrt((4.0 + 3) / (2 * 4.0 * N))  # of log scale: the Fisher information is 2 nu / (nu + 3) an example
+    error = math.sqrt((4.0 + 3) / (2 * 4.0 * N))  # of log scale: the Fisher information is 2 nu / (nu + 3) per example
     assert abs(float(log_scale) - math.log(0.25)) < 4.5 * error
 
 

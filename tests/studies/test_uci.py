@@ -43,7 +43,7 @@ def test_every_split_and_method_has_a_record_and_a_stopped_run_resumes(folder, t
     said = []
     both = run(folder, tmp_path / "out", said)
     assert both[:2] == first  # not made again
-    assert len(said[: -len(list(uci.table(both)))]) == len(both) - 2  # a line for each that was made
+    assert len(said[: -len(list(uci.table(both)))]) == len(both) - 2  # one line for each that was made
     assert {(r["split"], r["method"]) for r in both} == {(k, m) for k in (0, 1) for m in uci.METHODS}
     assert read_records(tmp_path / "out" / "uci.jsonl") == both
     whole = run(folder, tmp_path / "whole")
