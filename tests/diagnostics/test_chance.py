@@ -28,12 +28,8 @@ def most(runs: int, surprise: float = 1e-3) -> int:
 
 
 def test_the_numbers_of_alarms_that_are_allowed():
-    assert [most(runs) for runs in (60, 120, 400, 500)] == [
-        4,
-        6,
-        11,
-        13,
-    ]  # of the binomial distribution, by another program
+    """Against the binomial distribution, as another program has it."""
+    assert [most(runs) for runs in (60, 120, 400, 500)] == [4, 6, 11, 13]
 
 
 @pytest.mark.slow
