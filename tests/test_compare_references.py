@@ -63,7 +63,9 @@ def test_they_are_rows_beside_the_posteriors_in_units_of_the_target(tmp_path):
     assert frame["method"] == ["MAP", *(f"{name} (no posterior)" for name in ("constant", "linear", "boosting"))]
     constant, linear, _ = (frame[i] for i in (1, 2, 3))
     assert linear["rmse"] == pytest.approx(0.3, rel=0.3) and constant["rmse"] > 5  # noise .1 of targets of sd 3
-    assert linear["nll"] == pytest.approx(math.log(0.3) + 0.5 * math.log(2 * math.pi * math.e), abs=0.3)
+    parts = line()
+    own = -fit_reference("linear", parts, "real", 0)(parts.test.inputs).log_prob(parts.test.targets).mean()
+    assert linear["nll"] == pytest.approx(float(own) + math.log(3.0), rel=1e-5)  # a density per unit of the target
     for record in read_records(tmp_path / "records.jsonl")[1:]:
         assert record["reference"] and record["draws"] == record["steps"] == 0
         assert record["unset"] == "it is not a posterior"
