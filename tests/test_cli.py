@@ -350,8 +350,8 @@ def test_a_calibrated_fit_predicts_intervals_and_sets_with_the_stated_coverage(t
     ("words", "said"),
     [
         (("--conformal", "1.5"), "expected --conformal between 0 and 1, such as 0.9, got 1.5"),
-        (("--conformal", "0.9", "--val", "0"), "--conformal 0.9 takes 9 rows or more to calibrate on, got 0: raise"),
-        (("--conformal", "0.99"), "--conformal 0.99 takes 99 rows or more to calibrate on, got 1"),
+        (("--conformal", "0.9", "--val", "0"), "--conformal 0.9 needs at least 9 rows to calibrate on, got 0: raise"),
+        (("--conformal", "0.99"), "--conformal 0.99 needs at least 99 rows to calibrate on, got 1"),
         (("--conformal", "0.9", "--val", "0.5"), "--val 0.5 is kept twice, to validate and to calibrate"),
     ],
 )

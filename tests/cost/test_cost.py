@@ -367,7 +367,7 @@ def test_members_in_a_pool_are_not_refused(monkeypatch, tmp_path):
     ("call", "error", "message"),
     [
         (lambda p, d: bn.cost(bn.MAP, p, d), TypeError, r"expected a recipe such as MAP\(\), got the class"),
-        (lambda p, d: bn.cost(bn.MAP(), p), ValueError, "expected data to tell the cost from"),
+        (lambda p, d: bn.cost(bn.MAP(), p), ValueError, "expected data to estimate the cost from"),
         (lambda p, d: bn.cost(bn.MAP(), p, d, 0), ValueError, "expected members to be a positive integer, got 0"),
         (lambda p, d: bn.cost(bn.PEP(), p, d), ValueError, "PEP needs val"),
         (lambda p, d: bn.cost(bn.MAP(), p, d, inputs=0), ValueError, "at least 1 input"),

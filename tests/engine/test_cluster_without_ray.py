@@ -166,7 +166,7 @@ def test_tasks_ask_for_the_memory_that_planning_predicts_and_no_more_than_a_node
     assert driver._takes([0]) == PROCESS + 2 * 2**30
     driver.finish = 7 * 2**30
     assert driver._takes([0]) == 4 * GIB  # the third node has no processor for members
-    assert driver.has.room() == int(0.8 * 4 * GIB) - PROCESS
+    assert driver.has.bytes_for_members() == int(0.8 * 4 * GIB) - PROCESS
     assert cluster(FakeRay({"CPU": 1.0, "GPU": 1.0, "memory": GIB}))._takes([0]) == PROCESS  # members are on the GPU
 
 

@@ -112,8 +112,8 @@ def _spent(budget: Budget, row: Row, n: int, seconds: Callable[[Row], float]) ->
     (first, least), (last, most) = trials[0], trials[-1]
     slope = (most - least) / (last - first) if last > first else 0.0
     rate = max(slope, 0.1 * most / last)  # seconds per step; two noisy numbers never say that steps are free
-    ahead = max(0.0, most - rate * last)  # what comes on top, such as a post-hoc method's own work
-    return scaled(row, max(1.0, (budget.amount - ahead) / rate), n)
+    overhead = max(0.0, most - rate * last)  # what comes on top, such as a post-hoc method's own work
+    return scaled(row, max(1.0, (budget.amount - overhead) / rate), n)
 
 
 def _known(row: Row, known: dict[str, Any]) -> Row | None:

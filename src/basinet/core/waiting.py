@@ -16,7 +16,7 @@ LOOK = 0.02  # seconds between looks at what came from elsewhere
 
 
 def result_of(work: Generator[None, None, T]) -> T:
-    """What a work returns, after waiting for it."""
+    """What a generator returns, after waiting for it."""
     with closing(work):
         while True:
             try:
@@ -26,12 +26,12 @@ def result_of(work: Generator[None, None, T]) -> T:
             time.sleep(LOOK)
 
 
-def in_turn(works: Sequence[Generator[T | None, None, None]], at_once: int) -> Generator[T | None, None, None]:
-    """What several works yield, of which this many are under way at the same time, and None where all of them wait. The
-    next ones begin in their order."""
-    live, waiting = list(works[:at_once]), list(works[at_once:])
+def in_turn(generators: Sequence[Generator[T | None, None, None]], at_once: int) -> Generator[T | None, None, None]:
+    """What several generators yield, of which this many are under way at the same time, and None where all of them
+    wait. The next ones begin in their order."""
+    live, waiting = list(generators[:at_once]), list(generators[at_once:])
     with ExitStack() as ends:
-        for work in works:
+        for work in generators:
             ends.callback(work.close)
         while live:
             idle = True

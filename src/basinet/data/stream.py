@@ -159,8 +159,8 @@ class Stream:
     def once(self) -> Generator[Piece, None, None]:
         """The batches of one pass, which ends after N examples at the latest."""
         left = self.n
-        with closing(self.batches(passes=1)) as ahead:
-            for piece in ahead:
+        with closing(self.batches(passes=1)) as pieces:
+            for piece in pieces:
                 yield piece
                 left -= len(piece.targets)
                 if left <= 0:

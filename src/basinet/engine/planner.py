@@ -36,9 +36,9 @@ class NoRoom(MemoryError):
 class Planner:
     """Settles a plan and tells `here` of it."""
 
-    def __init__(self, engine: Engine, here: Here, room: int | None = None) -> None:
+    def __init__(self, engine: Engine, here: Here, node_bytes: int | None = None) -> None:
         self.engine, self.here, self.run = engine, here, here.run
-        self.room = room  # bytes that members may take on the largest node of a cluster
+        self.node_bytes = node_bytes  # bytes that members may take on the largest node of a cluster
         self.seconds, self.measured = 0.0, 1  # that a step took when it was last measured, and of how many members
 
     def plan(self, point: Point, wanted: Sequence[int], say: bool = True) -> None:
@@ -63,11 +63,11 @@ class Planner:
     def _most(self, each: MemberBytes, point: Point) -> int:
         """Bytes that members may take together. Where groups must not depend on what is free, one member may take more
         than these."""
-        engine, room = self.engine, self.room
-        free = room if room is not None else int(SHARE * free_bytes(engine.place))
-        limit = free if engine.memory is None else engine.memory if room is None else min(engine.memory, room)
+        engine, node = self.engine, self.node_bytes
+        free = node if node is not None else int(SHARE * free_bytes(engine.place))
+        limit = free if engine.memory is None else engine.memory if node is None else min(engine.memory, node)
         if each.total > limit:
-            more = "give Engine(memory=...)" if limit != room else "add a node with more memory to the cluster"
+            more = "give Engine(memory=...)" if limit != node else "add a node with more memory to the cluster"
             raise NoRoom(
                 f"one member of {size(point.params):,} parameters needs about {readable(each.total)} to train, and "
                 f"{readable(limit)} may be used: use a smaller batch_size or network, or {more}"

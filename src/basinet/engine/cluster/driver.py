@@ -32,7 +32,7 @@ from ..work import Run, Trained
 from ..worker_loop import WorkerError, WorkerLost, hear, raised, torch_settings
 from .connection import connect
 from .nodes import ANSWER, look_at_nodes
-from .parcels import put
+from .object_store import put
 from .resources import Resources
 from .running import History, Running, is_fault, is_starved, reason_of
 from .task import Given, Task, dumps, loads, plan, train
@@ -60,7 +60,7 @@ class Cluster:
         )  # a stream has but one reader at a time
         roster = job.roster._replace(point=_given) if job.roster.given else job.roster
         self.job = job._replace(engine=replace(engine, processes=None, progress=False), roster=roster)
-        self.data: Any = None  # in the object store, and the rest of the job
+        self.data_reference: Any = None  # in the object store, and the rest of the job
         self.train = self.ray.remote(train)
         self.token = self._mark()
         self.through = False  # whether some node does not see the pool
@@ -68,7 +68,7 @@ class Cluster:
         self.history: dict[str, History] = {}  # by group
         self.given_up: list[str] = []
         self.remedy = "Engine(group=...) sets how many train in one task"
-        self.parcel: Any = None
+        self.job_reference: Any = None
         self.each: MemberBytes | None = None  # that a member takes in training
         self.finish = 0  # bytes that it takes in the end
         self.chunk: int | None = None  # of coupled members, how many of them are computed at once
@@ -78,7 +78,7 @@ class Cluster:
         """As the run that goes on had it, or as a node finds by rules, which do not depend on the cluster."""
         saved = self.run.checkpoints
         self.through = yield from look_at_nodes(self.ray, self.token, versions(), self.run.progress.say)
-        self.data, self.parcel = put(self.ray, self.job, self.shelf)
+        self.data_reference, self.job_reference = put(self.ray, self.job, self.shelf)
         asked, forced = settings_of(self.engine, self.device)
         work = self.run.work
         given = (None if x is None else x.to(self.engine.place, self.job.dtype) for x in (work.data, work.val))
@@ -130,7 +130,7 @@ class Cluster:
             with contextlib.suppress(Exception):
                 deque(self._stop(False), maxlen=0)  # where another run of this process was stopped
         finally:
-            self.tasks, self.parcel = {}, None
+            self.tasks, self.job_reference = {}, None
             _live.remove(self)
 
     def _mark(self) -> Path | None:
@@ -148,7 +148,7 @@ class Cluster:
     def _planned(self, wanted: Sequence[int], first: Point) -> Generator[None, None, tuple[Any, ...]]:
         """What a node plans; where that fails for want of something, another."""
         points = dict.fromkeys(wanted, first) if self.job.roster.given else None
-        arguments = (self._task(), dumps(Given(list(wanted), points, None)), self.has.room())
+        arguments = (self._task(), dumps(Given(list(wanted), points, None)), self.has.bytes_for_members())
         avoid: set[str] = set()
         for attempt in range(LOSSES + 1):
             options = self.has.options(avoid, self.has.takes()) | {"max_retries": LOSSES}
@@ -194,7 +194,15 @@ class Cluster:
         saved = self.run.checkpoints
         chosen = plan_before(saved.settings)[0] if saved.settings else Plan("loop", False, "no steps")
         where = (self.token, *saved.place()[1:])
-        return Task(versions(), torch_settings(), [self.data, self.parcel], self.device, chosen, self.chunk, *where)
+        return Task(
+            versions(),
+            torch_settings(),
+            [self.data_reference, self.job_reference],
+            self.device,
+            chosen,
+            self.chunk,
+            *where,
+        )
 
     def _submit(self, group: list[int]) -> None:
         name = group_name(group)
@@ -202,8 +210,8 @@ class Cluster:
         content = self.run.checkpoints.content(name) if self.through else None
         history, memory = self.history.setdefault(name, History()), self._takes(group)
         options = self.has.options(history.avoid, memory) | {"num_returns": "streaming", "max_retries": 0}
-        parcel = dumps(Given(group, points, content))
-        stream = self.train.options(**options).remote(self._task(), parcel)
+        message = dumps(Given(group, points, content))
+        stream = self.train.options(**options).remote(self._task(), message)
         self.tasks[stream] = Running(group, history, memory)
 
     def _heard(self, stream: Any, left: deque[list[int]], halves: Halves, stopping: bool = False) -> Iterator[Trained]:

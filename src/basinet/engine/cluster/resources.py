@@ -57,7 +57,7 @@ class Resources:
         kind = "CPU" if self.device == "cpu" else "GPU"
         return max((int(n["Resources"].get("memory", 0)) for n in self.nodes if n["Resources"].get(kind)), default=None)
 
-    def room(self) -> int | None:
+    def bytes_for_members(self) -> int | None:
         """Bytes that members of a task may take of the node that has most; None: of a GPU, which only a node knows."""
         largest = None if self.device == "cuda" else self.largest()
         return None if largest is None else max(0, int(SHARE * largest) - self.process)

@@ -49,7 +49,7 @@ class Task(NamedTuple):
 
     versions: dict[str, str]
     settings: tuple[Any, ...]  # of torch
-    parcels: list[Any]  # references to data and job, in a list, so that they are fetched here
+    references: list[Any]  # to data and job, in a list, so that they are fetched here
     device: str
     plan: Plan
     chunk: int | None
@@ -90,16 +90,16 @@ def look(token: Path | None) -> tuple[Any, ...]:
     return tuple(Seen(_name(), versions(), token is None or token.exists()))
 
 
-def plan(task: Task, parcel: bytes, room: int | None) -> bytes:
-    """How members are to run: lines to say, settings, groups. Members of a task may take `room` bytes; where that is
+def plan(task: Task, message: bytes, most: int | None) -> bytes:
+    """How members are to run: lines to say, settings, groups. Members of a task may take `most` bytes; where that is
     None, of a GPU, what is free on this one."""
     try:
         lines: list[str] = []
         line = Line(lambda message: lines.append(message[1]) if message[0] == "say" else None)
-        wanted, points, _ = loads(parcel)
+        wanted, points, _ = loads(message)
         here = _kept_here(task, line, points, Checkpoints()).here
         point = here.engine.move(here.roster.point(wanted[0], 0))
-        planner = Planner(here.engine, here, room)
+        planner = Planner(here.engine, here, most)
         with freed_memory_kept():
             planner.plan(point, wanted)
         saved = here.run.checkpoints
@@ -108,11 +108,11 @@ def plan(task: Task, parcel: bytes, room: int | None) -> bytes:
         return dumps(("error", *error_parts(error), _node()))
 
 
-def train(task: Task, parcel: bytes) -> Iterator[bytes]:
+def train(task: Task, message: bytes) -> Iterator[bytes]:
     """Trains a group in another thread, and yields what there is to say about twice a second."""
     box: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     line = Line(box.put)
-    thread = threading.Thread(target=_train, args=(task, parcel, line), daemon=True)
+    thread = threading.Thread(target=_train, args=(task, message, line), daemon=True)
     thread.start()
     token = task.token if task.token is not None and task.token.exists() else None
     try:
@@ -163,9 +163,9 @@ def _gathered(box: queue.SimpleQueue[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return messages
 
 
-def _train(task: Task, parcel: bytes, line: Line) -> None:
+def _train(task: Task, message: bytes, line: Line) -> None:
     try:
-        given: Given = loads(parcel)
+        given: Given = loads(message)
         here, shelf, _ = _kept_here(task, line, given.points, _checkpoints(task, line, given.checkpoint))
         here.chosen, here.chunk = task.plan, task.chunk
         shared = task.token is not None and task.token.exists()
@@ -192,13 +192,13 @@ def _kept_here(task: Task, line: Line, points: dict[int, Point] | None, saved: C
     Seen(_name(), versions(), True).refuse_unless(task.versions)
     torch.set_num_threads(1)
     set_torch(*task.settings)
-    about, key = (parcel.hex() for parcel in task.parcels)
+    about, key = (reference.hex() for reference in task.references)
     if about not in _data:
         _data.clear()
-        _data[about] = loads(ray.get(task.parcels[0]))
+        _data[about] = loads(ray.get(task.references[0]))
     if key not in _kept:
         _kept.clear()
-        job, shelf = loads(ray.get(task.parcels[1]))
+        job, shelf = loads(ray.get(task.references[1]))
         job = job._replace(work=job.work._replace(data=_data[about][0], val=_data[about][1]))
         engine = replace(job.engine, executor=None, device=task.device)
         here = job.here(engine, line.progress, None, saved, line.interrupt, job.roster.point)
