@@ -175,7 +175,7 @@ def test_a_change_goes_back_to_the_prior_s_own_scales():
     ("x", "y", "says"),
     [
         (1e305, 1.0, "the network.s outputs for them, or their derivatives, are not finite"),
-        (1e160, 1.0, "is not (posi|fini)"),
+        (1e160, 1.0, "(is|are) not (posi|fini)"),
     ],
 )
 def test_impossible_drifts_are_refused(x, y, says):

@@ -32,8 +32,9 @@ def test_a_target_that_is_the_sum_of_two_columns_is_warned_of():
     y = x[:, 1] + x[:, 3] + 0.005 * r.normal(size=200)  # R^2 .99999
     train, val, _ = parts_of(x, y)
     [line] = leaks(train, val, [f"c{i}" for i in range(5)], "real")
-    assert "R^2 0.9999" in line and "mostly from 'c" in line
-    assert "'c1'" in line and "'c3'" in line and "'c0'" not in line
+    assert (
+        "R^2 0.9999" in line and "mostly from 'c" in line and "'c1'" in line and "'c3'" in line and "'c0'" not in line
+    )
     noisy = x[:, 1] + x[:, 3] + 0.2 * r.normal(size=200)  # R^2 .98
     train, val, _ = parts_of(x, noisy)
     assert leaks(train, val, [f"c{i}" for i in range(5)], "real") == []

@@ -70,8 +70,8 @@ def golden_section(
 
 
 def logarithmic_grid(low: float, high: float, iterations: int) -> list[float]:
-    """Logarithms from that of low to that of high, at most STEP apart, on which a search begins; refuses what is not a
-    range, and searches of no steps."""
+    """Logarithms from that of low to that of high, at most STEP apart, on which a search begins; refuses numbers
+    that are not a range."""
     if not 0 < low < high < math.inf:
         raise ValueError(f"expected a range of two positive numbers, the smaller first, got {low} and {high}")
     if iterations < 1:

@@ -73,7 +73,7 @@ class Batches:
         if len({min(begin + self.batch_size, self.n) - begin for begin in begins}) > 1:
             raise RuntimeError(
                 "members that restarted are at batches of another length than the others: choose a batch_size that "
-                "divides {self.n:,}, the number of examples"
+                f"divides {self.n:,}, the number of examples"
             )
         length = min(begins[0] + self.batch_size, self.n) - begins[0]
         place = torch.tensor(begins, device=self.keys.device)[:, None] + torch.arange(length, device=self.keys.device)
