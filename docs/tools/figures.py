@@ -176,9 +176,9 @@ def decay() -> None:
             ax.set_title(f"{names[name]}: {title}", fontsize=10)
             ax.set_xticks([1, 5, 10, 15, 20])
             ax.set_xlabel("members")
-    handles = axes[-1, 0].get_legend_handles_labels()
+    handles = max((ax.get_legend_handles_labels() for ax in axes[:, 0]), key=lambda both: len(both[1]))
     plt.figlegend(*handles, loc="lower center", ncols=3, frameon=False, fontsize=8)
-    plt.tight_layout(rect=(0, 0.28 / len(sets), 1, 1))
+    plt.tight_layout(rect=(0, 0.2 / len(sets), 1, 1))
     plt.savefig(PICTURES / "local-decay.png")
     plt.close()
 
