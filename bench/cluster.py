@@ -164,7 +164,7 @@ class SimulatedRay:
     def submit(self, task: Any, parcel: bytes) -> Iterator[bytes]:
         self.tasks += 1
         if self.shelf is None:
-            self.job, self.shelf = loads(task.parcels[1])
+            self.job, self.shelf = loads(task.references[1])
         return self.train(loads(parcel).group)
 
     def train(self, group: list[int]) -> Iterator[bytes]:

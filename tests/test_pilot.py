@@ -162,7 +162,7 @@ def test_predicted_noise_has_to_be_better_by_more_than_a_standard_error(gain, ch
     predicted = torch.linspace(1, 2, 100, dtype=torch.float64)
     swing = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(50)
     losses = {both[0]: Losses(predicted, predicted), both[1]: Losses(predicted + gain + swing, predicted)}
-    assert module._noise(losses) is both[chosen]
+    assert module._best_noise(losses) is both[chosen]
 
 
 def test_a_lower_loss_that_was_not_chosen_is_explained():
