@@ -84,8 +84,8 @@ def test_no_name_in_a_file_imports_a_module(saved, tmp_path):
         "try: decode({'dtype': 'onnx'}, {})\nexcept ValueError as error: print(error)\n"
         "print('torch.onnx' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:2] == ["unknown dtype 'onnx'", "False"]
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.split("\n")[:2] == ["unknown dtype 'onnx'", "False"]
 
 
 def test_a_part_that_is_listed_again_and_again_is_refused(saved, tmp_path):

@@ -338,15 +338,15 @@ def test_an_altered_run_folder_is_repaired_or_refused_with_a_message(tmp_path):
     right = 0
     for seed in range(60):
         shutil.copytree(tmp_path / "whole", tmp_path / "run")
-        what = alter(tmp_path / "run", seed)
+        alteration = alter(tmp_path / "run", seed)
         try:
             frame = bn.compare(classes(), ENTRIES[:2], model=small, out=tmp_path / "run")
-            assert frame["nll"] == pytest.approx(first["nll"], rel=1e-6), what
+            assert frame["nll"] == pytest.approx(first["nll"], rel=1e-6), alteration
             right += 1
         except (ValueError, OSError):  # one clean line of the command
             pass
         except Exception as error:
-            raise AssertionError(f"seed {seed}: {what}") from error
+            raise AssertionError(f"seed {seed}: {alteration}") from error
         finally:
             shutil.rmtree(tmp_path / "run")
     assert right > 40
@@ -456,11 +456,13 @@ def test_the_examples_that_calibrate_sets_are_not_those_that_temper(tmp_path, mo
     splits = noisy_numbers(400)
     tuning, held = validation(splits)
     assert held is not None and tuning.n + held.n == splits.val.n
-    seen: list[Data] = []
+    tempered_on: list[Data] = []
     temper = comparing.temper
-    monkeypatch.setattr(comparing, "temper", lambda p, val, **more: (seen.append(val), temper(p, val, **more))[1])
+    monkeypatch.setattr(
+        comparing, "temper", lambda p, val, **more: (tempered_on.append(val), temper(p, val, **more))[1]
+    )
     tempered_too(splits, default_problem(splits, small), tmp_path, Entry("MAP", QUICK, 1))
-    [val] = seen
+    [val] = tempered_on
     assert torch.equal(val.inputs, tuning.inputs)
     assert "sets" in read_records(tmp_path / "records.jsonl")[1]
 
@@ -607,15 +609,15 @@ def test_with_given_weights_what_trains_from_scratch_has_to_be_asked_for():
 @pytest.mark.parametrize("steps", [500, 5000])
 def test_every_row_costs_the_same_steps(steps):
     for row in choose("all", None, False).rows:
-        done = scaled(row, steps, 1000)
-        total = done.members * plan_steps(done, 1000)
-        assert total <= steps or done.members == 1, done
+        fitting = scaled(row, steps, 1000)
+        total = fitting.members * plan_steps(fitting, 1000)
+        assert total <= steps or fitting.members == 1, fitting
         if steps == 500:
             continue
-        assert 0.9 * steps <= total, done  # an epoch is 8 steps
+        assert 0.9 * steps <= total, fitting  # an epoch is 8 steps
         if base_of(row.recipe) is not None:  # in proportion
             share = steps_of(base_of(row.recipe), 1000) / steps_of(row.recipe, 1000)
-            assert steps_of(base_of(done.recipe), 1000) == pytest.approx(share * total / done.members, rel=0.1)
+            assert steps_of(base_of(fitting.recipe), 1000) == pytest.approx(share * total / fitting.members, rel=0.1)
 
 
 def test_rows_with_a_budget_still_share_their_networks():
@@ -625,10 +627,10 @@ def test_rows_with_a_budget_still_share_their_networks():
 
 
 def test_a_budget_below_one_epoch_per_member_leaves_fewer_members():
-    done = scaled(Row("a", bn.MAP(batch_size=10), 10), 350, 1000)  # an epoch is 100 steps
-    assert (done.members, plan_steps(done, 1000)) == (3, 100)
-    done = scaled(Row("a", bn.MAP(batch_size=10), 10), 50, 1000)
-    assert (done.members, plan_steps(done, 1000)) == (1, 100) and "more than the budget" in done.told
+    fitting = scaled(Row("a", bn.MAP(batch_size=10), 10), 350, 1000)  # an epoch is 100 steps
+    assert (fitting.members, plan_steps(fitting, 1000)) == (3, 100)
+    fitting = scaled(Row("a", bn.MAP(batch_size=10), 10), 50, 1000)
+    assert (fitting.members, plan_steps(fitting, 1000)) == (1, 100) and "more than the budget" in fitting.told
 
 
 def test_budgets_are_read_from_words():
@@ -644,11 +646,11 @@ def test_seconds_become_steps_by_trials():
     def seconds(row):  # 10 ms per step, and 2 s on top
         return 2.0 + 0.01 * row.members * plan_steps(row, 1000)
 
-    [done] = budget.spent(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], 1000, seconds, None)
-    assert done.members * plan_steps(done, 1000) == pytest.approx(5800, rel=0.02)
-    kept = budget.record(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], [done])
+    [fitting] = budget.spent(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], 1000, seconds, None)
+    assert fitting.members * plan_steps(fitting, 1000) == pytest.approx(5800, rel=0.02)
+    kept = budget.record(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], [fitting])
     again = budget.spent(Budget(60.0, "s"), [Row("a", bn.MAP(), 10)], 1000, None, json.loads(json.dumps(kept)))
-    assert again == [done]
+    assert again == [fitting]
 
 
 def test_a_run_with_a_budget_says_how_it_was_spent_and_resumes(tmp_path):

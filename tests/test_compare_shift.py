@@ -103,7 +103,7 @@ def test_the_same_run_resumes_and_other_corruptions_are_another_run(run):
     again = bn.compare("diabetes", ROWS, model=small, corrupt=["noise", "missing"], out=run[1], say=lines.append)
     assert again["nll"] == run[0]["nll"] and sum("already" in line for line in lines) == 3
     splits = load("diabetes")
-    kinds = [Shift.of(splits, None, asked).names for asked in ("all", "Noise, swap", ["range"])]
+    kinds = [Shift.of(splits, None, corruption).names for corruption in ("all", "Noise, swap", ["range"])]
     assert kinds == [("noise", "shift", "range", "missing", "swap"), ("noise", "swap"), ("range",)]
 
 

@@ -31,9 +31,9 @@ def test_the_constant_of_numbers_is_their_own_normal():
 
 
 def test_the_constant_of_classes_is_their_frequencies():
-    seen, new = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2])
+    known, new = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2])
     chances = torch.tensor([4, 2, 1]) / 7  # one more of each, so that a new class has some
-    value = nll_of_constant(bn.likelihoods.Categorical(), bn.Data(X[:4], seen), bn.Data(X[:3], new))
+    value = nll_of_constant(bn.likelihoods.Categorical(), bn.Data(X[:4], known), bn.Data(X[:3], new))
     assert value == pytest.approx(float(-chances.log().mean()))
 
 

@@ -48,8 +48,8 @@ def test_compare_has_the_row_for_real_targets_and_for_classes_where_it_is_asked_
     labels = [row.label for row in choose(None, 3, False, "real").rows]
     assert labels[labels.index("tempered deep ensemble") + 1] == "crossed deep ensemble"
     assert not any(row.crossed for row in choose(None, 3, False, "classes").rows)
-    [asked] = choose(["crossed deep ensemble"], 3, False, "classes").rows
-    assert asked.crossed and not asked.tempered  # as `basinet fit` does with classes
+    [ensemble] = choose(["crossed deep ensemble"], 3, False, "classes").rows
+    assert ensemble.crossed and not ensemble.tempered  # as `basinet fit` does with classes
     with pytest.raises(ValueError, match="classes and real targets, not for labels"):
         choose(["crossed deep ensemble"], 3, False, "labels")
     with pytest.raises(ValueError, match="trains its own networks"):
@@ -73,8 +73,8 @@ def test_rows_that_may_not_change_places_do_not(tmp_path):
     dated = splits(exchangeable=False)
     assert "not split at random" in why_not_crossed(dated) and why_not_crossed(splits()) == ""
     assert "serves all" in why_not_crossed(splits(2 * ROWS))
-    asked = ["linear", "crossed deep ensemble"]
-    bn.compare(dated, asked, members=2, out=tmp_path, engine=ENGINE, problem=PROBLEM)
+    rows = ["linear", "crossed deep ensemble"]
+    bn.compare(dated, rows, members=2, out=tmp_path, engine=ENGINE, problem=PROBLEM)
     [record] = read_records(tmp_path / "records.jsonl")
     assert record["reference"]
     assert any(
@@ -84,8 +84,8 @@ def test_rows_that_may_not_change_places_do_not(tmp_path):
 
 def test_default_rows_without_a_crossed_one_say_why(tmp_path):
     file, said = waves(tmp_path / "waves.csv"), list[str]()
-    asked = Asking("height", Rules(group_duplicates=True), members=2, engine=ENGINE)
-    _, rows = asked.prepare(file, None, said.append)
+    asking = Asking("height", Rules(group_duplicates=True), members=2, engine=ENGINE)
+    _, rows = asking.prepare(file, None, said.append)
     assert not any(row.crossed for row in rows)
     assert any("crossed rows are left out" in line and "with copies together" in line for line in said)
 

@@ -743,17 +743,17 @@ def test_starts_are_what_torch_draws_under_the_seed_of_a_member(factory):
     problem = bn.Problem(build if factory else build(), bn.likelihoods.Categorical())
     start = bn.Noise.seed(11).split("fit").split(torch.tensor(11)).split(torch.arange(3)).split("start")
     words = torch.func.vmap(lambda key: bn.Noise(key).words(2))(start.key).tolist()
-    seen: list[Any] = []
+    starts: list[Any] = []
 
     class Looking(bn.MAP):
         def init(self, point: Any, problem: Any, noise: Any) -> Any:
-            seen.append({n: x.clone() for n, x in point.params.items()})
+            starts.append({n: x.clone() for n, x in point.params.items()})
             return super().init(point, problem, noise)
 
     data = bn.Data(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
     engine = bn.Engine(device="cpu", progress=False, strategy="loop", processes=1)
     bn.fit(Looking(epochs=1), problem, data, members=3, seed=11, engine=engine)
-    for (a, b), params in zip(words, seen[-3:], strict=True):
+    for (a, b), params in zip(words, starts[-3:], strict=True):
         torch.manual_seed((a << 31) | (b >> 1))
         module = build() if factory else problem.network._build()
         assert all(torch.equal(params[n], x) for n, x in module.named_parameters())

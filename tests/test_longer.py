@@ -59,8 +59,8 @@ def test_more_draws_are_those_of_a_longer_run(recipe, problem, data, tmp_path):
     for name, x in few.params.items():
         assert torch.equal(x, went_on.parts[0].family.params[name][:, : few.count])
     assert steps[-1] == all_steps[-1] and len(steps) < len(all_steps)  # it did not start over
-    seen = [{k: c for k, c in p.info["curves"].items() if k != "seconds"} for p in (went_on, at_once)]
-    assert seen[0] == seen[1]
+    curves = [{k: c for k, c in p.info["curves"].items() if k != "seconds"} for p in (went_on, at_once)]
+    assert curves[0] == curves[1]
     again = bn.fit(longer, problem, data, **given, pool=tmp_path)
     assert again.info["trained"] == 0 and equal(again, at_once)
 

@@ -59,14 +59,14 @@ print(*sys.modules)
 def test_what_type_checkers_see_is_what_there_is():
     body = ast.parse(Path(bn.__file__).read_text()).body
     block = next(node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    seen = {}
+    declared = {}
     for node in block.body:
         for alias in node.names:
             home = importlib.import_module(f"basinet.{node.module or alias.name}")
-            seen[alias.name] = getattr(home, alias.name) if node.module else home
+            declared[alias.name] = getattr(home, alias.name) if node.module else home
     modules = {"diagnostics", "engine", "methods", "testing"}  # attributes that `from basinet import *` leaves out
-    assert set(seen) == {*bn.__all__, *bn.methods.discover(), *modules} - {"__version__"}
-    assert all(getattr(bn, name) is value for name, value in seen.items())
+    assert set(declared) == {*bn.__all__, *bn.methods.discover(), *modules} - {"__version__"}
+    assert all(getattr(bn, name) is value for name, value in declared.items())
 
 
 def test_from_import_and_dir_know_every_name():

@@ -69,8 +69,8 @@ def test_real_scores_are_those_of_the_mixture(real, numbers):
     assert scores["mae"] == pytest.approx(float((means.mean(0) - numbers).abs().mean()), abs=1e-12)
     u = torch.distributions.Normal(means, 0.7).cdf(numbers).mean(0)
     levels = torch.linspace(0.01, 0.99, 20, dtype=torch.float64)
-    seen = (u <= levels[:, None]).double().mean(1)
-    assert scores["quantile_error"] == pytest.approx(float((seen - levels).abs().mean()), abs=1e-12)
+    shares = (u <= levels[:, None]).double().mean(1)
+    assert scores["quantile_error"] == pytest.approx(float((shares - levels).abs().mean()), abs=1e-12)
     # the energy form of the CRPS: E|X - y| - E|X - X'| / 2, by draws
     draws = real.sample(4000, seed=5)[..., 0]
     energy = (draws - numbers).abs().mean(0) - (draws[:2000] - draws[2000:]).abs().mean(0) / 2

@@ -82,13 +82,13 @@ def houses() -> tuple[pd.DataFrame, pd.Series]:
     "estimator", [regressor(method=BRIEF), classifier(method=BRIEF)], ids=lambda e: type(e).__name__
 )
 def test_the_quick_checks_of_scikit_learn_pass(estimator):
-    seen = set()
+    names = set()
     for given, check in estimator_checks_generator(estimator, expected_failed_checks=EXPECTED_FAILED_CHECKS):
         name = getattr(check, "func", check).__name__
         if name in FAST:
             quietly(check, given)
-            seen.add(name)
-    assert seen == FAST
+            names.add(name)
+    assert names == FAST
 
 
 @pytest.mark.slow

@@ -249,8 +249,8 @@ def test_it_saves_loads_and_moves(posterior, val, kind, tmp_path):
     size = 1 if kind == "cqr" else 6
     loaded = bn.load(tmp_path, lambda: nn.Linear(size, size, bias=kind == "cqr").double())
     assert loaded.conformal == calibrated.conformal
-    what = "conformal_interval" if kind == "cqr" else "conformal_set"
-    pairs = zip(getattr(calibrated.predict(val.inputs), what), getattr(loaded.predict(val.inputs), what))
+    attribute = "conformal_interval" if kind == "cqr" else "conformal_set"
+    pairs = zip(getattr(calibrated.predict(val.inputs), attribute), getattr(loaded.predict(val.inputs), attribute))
     assert all(torch.equal(a, b) for a, b in pairs)
     assert calibrated.to("cpu").conformal == calibrated.conformal
     manifest = json.loads((tmp_path / "posterior.json").read_text())

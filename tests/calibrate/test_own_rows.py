@@ -54,7 +54,7 @@ def test_the_spread_is_the_one_that_data_new_to_all_members_would_choose(members
 def test_the_factor_is_its_formula():
     posterior, data = scattered(3), unit_rows(500, 0)
     _, val = data.held_out(3, 0.5)
-    seen = [[posterior[k].predict(val.member(k).inputs)] for k in range(3)]
+    predictives = [[posterior[k].predict(val.member(k).inputs)] for k in range(3)]
     squares = []
     for i, j in ((0, 1), (0, 2), (1, 2)):
         both = torch.tensor(sorted({*val.rows[i].tolist()} & {*val.rows[j].tolist()}))
@@ -62,10 +62,14 @@ def test_the_factor_is_its_formula():
         squares.append((posterior[i].predict(x).mean - posterior[j].predict(x).mean).square().flatten())
     variance = NOISE**2 + APART**2
     b = float((torch.cat(squares) / 2 / variance).clamp(max=9.0).mean())
-    assert mixture_factor(seen, val.rows, None) == pytest.approx(math.sqrt((1 - 2 / 3 * b) / (1 + 2 / 3 * b)), rel=1e-6)
+    assert mixture_factor(predictives, val.rows, None) == pytest.approx(
+        math.sqrt((1 - 2 / 3 * b) / (1 + 2 / 3 * b)), rel=1e-6
+    )
     weights = torch.tensor([0.5, 0.5, 0.0])
-    assert mixture_factor(seen, val.rows, weights) == pytest.approx(math.sqrt((1 - b / 2) / (1 + b / 2)), rel=1e-6)
-    assert mixture_factor(seen[:1], val.rows[:1], None) == 1.0
+    assert mixture_factor(predictives, val.rows, weights) == pytest.approx(
+        math.sqrt((1 - b / 2) / (1 + b / 2)), rel=1e-6
+    )
+    assert mixture_factor(predictives[:1], val.rows[:1], None) == 1.0
 
 
 def test_members_that_share_no_row_keep_their_own_spread_with_a_warning(caplog):

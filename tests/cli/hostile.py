@@ -180,11 +180,11 @@ def fit_words(r: random.Random, file: Path, columns: list[str], out: Path) -> li
 def compare_words(r: random.Random, file: Path, columns: list[str], out: Path) -> list[str]:
     """A command that compares two rows on a file, or tells what they would cost."""
     known = {name: OPTIONS[name] for name in ("--kind", "--unseen", "--split", "--drop", "--prior", "--likelihood")}
-    asked = [*_target(r, columns), *_options(r, known, columns)]
+    options = [*_target(r, columns), *_options(r, known, columns)]
     if r.random() < 0.3:
-        return ["cost", str(file), *asked, "--method", "MAP", "--members", "2"]
+        return ["cost", str(file), *options, "--method", "MAP", "--members", "2"]
     quick = ["--methods", "MAP", "--members", "2", "--set", "MAP.epochs=1"]
-    return ["compare", str(file), *asked, *quick, "--out", str(out)]
+    return ["compare", str(file), *options, *quick, "--out", str(out)]
 
 
 def stream_words(r: random.Random, file: Path, columns: list[str], out: Path) -> list[str]:

@@ -171,14 +171,14 @@ def test_a_terminal_without_the_characters_of_the_table_gets_it_too(tmp_path):
     train = written(tmp_path / "ten.csv", ["a", "b"], [[(i * 7) % 10, i / 2] for i in range(20)])
     words = ("compare", train, "--target", "b", "--methods", "MAP", *BRIEF, "--out", str(tmp_path / "run"))
     for encoding in ("ascii", "latin-1"):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "basinet", *words],
             env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
             capture_output=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr.decode()
-        assert b"deep ensemble" in done.stdout and b"Run: " in done.stdout
+        assert process.returncode == 0, process.stderr.decode()
+        assert b"deep ensemble" in process.stdout and b"Run: " in process.stdout
 
 
 def test_an_evaluation_prints_whether_sets_have_the_stated_coverage(tmp_path):

@@ -64,9 +64,9 @@ def test_a_comparison_is_printed_to_ascii(tmp_path):
     words = [sys.executable, "-m", "basinet", "compare", "wine", "--methods", "MAP", "--members", "2"]
     words += ["--set", "MAP.epochs=1", "--seeds", "2", "--out", str(tmp_path / "ä")]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"}
-    done = subprocess.run(words, env=environment, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert "deep ensemble" in done.stdout.decode("ascii")
+    process = subprocess.run(words, env=environment, capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr.decode()
+    assert "deep ensemble" in process.stdout.decode("ascii")
 
 
 def test_a_killed_worker_is_reported_in_one_line(capsys):
@@ -100,5 +100,5 @@ main()
 @pytest.mark.parametrize("module", ["typer", "torch", "basinet.methods"])
 def test_ctrl_c_while_packages_are_imported_prints_one_line(module):
     words = [sys.executable, "-c", INTERRUPTED.replace("MODULE", repr(module)), "methods"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert process.returncode == 130 and "Traceback" not in process.stderr, process.stderr

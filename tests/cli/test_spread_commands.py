@@ -65,9 +65,9 @@ def test_fit_and_compare_run_on_ray(table, tmp_path):
     def run(*words: str) -> str:
         command = [sys.executable, "-m", "basinet", *words]
         own = os.environ | {"RAY_ADDRESS": "local", "RAY_worker_niceness": "0"}  # not a cluster of other tests
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=own)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        process = subprocess.run(command, capture_output=True, text=True, timeout=300, env=own)
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout + process.stderr
 
     run("fit", str(table), "--out", str(tmp_path / "ray"), *QUICK, "--on", "ray")
     fit(table, tmp_path / "here", "--shard", "0/1")

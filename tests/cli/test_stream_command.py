@@ -234,8 +234,8 @@ def test_a_model_that_is_worse_than_the_last_value_says_so_and_lags_help(tmp_pat
 
 def test_rows_that_training_does_not_see_set_the_noise(tmp_path):
     """After 300 steps on all first rows it was too large: an NLL of 1.28 on this stream."""
-    done = run(written(tmp_path / "data.csv", rows=160), tmp_path / "out", *FAST[:-4], "--first", "60")
-    assert done.exit_code == 0, done.output
+    result = run(written(tmp_path / "data.csv", rows=160), tmp_path / "out", *FAST[:-4], "--first", "60")
+    assert result.exit_code == 0, result.output
     best = 0.5 * np.log(2 * np.pi * np.e * 0.3**2)
     assert records(tmp_path / "out")[-1]["running"]["nll"] < best + 0.3
 

@@ -37,10 +37,10 @@ print(json.dumps([again, during - held(), faults()]))
 
 def taken(**variables: str) -> list[int]:
     """Pages that are taken again inside, bytes that leaving gives back, pages that are taken again outside."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True, env={**os.environ, **variables}
     )
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")

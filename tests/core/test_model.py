@@ -516,18 +516,18 @@ def test_a_network_that_changes_its_inputs_gets_copies():
 
 
 def test_networks_that_leave_their_inputs_alone_get_those_themselves():
-    seen = []
+    inputs = []
 
     class Net(nn.Linear):
         def forward(self, x):
-            seen.append(x)
+            inputs.append(x)
             return super().forward(x)
 
     model, x = Model(lambda: Net(2, 3)), torch.ones(4, 2)
     point = model.init(KEY)
     for _ in range(2):
         model(point.params, {}, x)
-    assert seen[0] is not x and seen[1] is x
+    assert inputs[0] is not x and inputs[1] is x
 
 
 def test_a_network_that_begins_to_change_its_inputs_is_refused():

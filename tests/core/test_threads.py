@@ -84,7 +84,7 @@ def test_copies_share_their_tensors_and_go_with_the_module():
     assert copy is own_copy(module) and copy is not module
     assert copy.weight is module.weight
     assert at_once([partial(own_copy, module)])[0] is not copy
-    gone = weakref.ref(copy)
+    reference = weakref.ref(copy)
     del module, copy
     gc.collect()
-    assert gone() is None
+    assert reference() is None

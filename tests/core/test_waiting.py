@@ -32,8 +32,8 @@ def test_a_result_is_waited_for():
 
 def test_works_are_under_way_at_the_same_time_as_many_as_asked():
     log: list[Any] = []
-    works = [waits(times, k, log=log, name=str(k)) for k, times in enumerate((9, 1, 0))]
-    assert [x for x in in_turn(works, 2) if x is not None] == [1, 2, 0]
+    tasks = [waits(times, k, log=log, name=str(k)) for k, times in enumerate((9, 1, 0))]
+    assert [x for x in in_turn(tasks, 2) if x is not None] == [1, 2, 0]
     assert log == ["0 begins", "1 begins", "1 ends", "2 begins", "2 ends", "0 ends"]
     assert [x for x in in_turn([waits(3 - k, k) for k in range(3)], 1) if x is not None] == [0, 1, 2]
 
@@ -43,8 +43,8 @@ def test_all_waiting_is_passed_on_as_waiting():
 
 
 def test_items_arrive_in_the_order_of_their_numbers():
-    works = [waits(3 - k, (k, "abc"[k])) for k in range(3)]
-    assert list(in_order(in_turn(works, 3))) == [(0, "a"), (1, "b"), (2, "c")]
+    tasks = [waits(3 - k, (k, "abc"[k])) for k in range(3)]
+    assert list(in_order(in_turn(tasks, 3))) == [(0, "a"), (1, "b"), (2, "c")]
 
 
 def test_where_one_fails_the_others_are_ended():

@@ -108,9 +108,9 @@ def test_estimated_peaks_are_right_within_a_factor_of_two(method, network, membe
     """On other sizes than those on which the numbers of copies were settled."""
     inputs, outputs, hidden = network
     code = PEAK.format(n=1200, inputs=inputs, outputs=outputs, hidden=hidden, method=method, members=members, val=val)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    sizes = json.loads(done.stdout)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    sizes = json.loads(process.stdout)
     fitting, asking, kept = zip(sizes["estimated"], sizes["measured"])
     assert kept[0] == pytest.approx(kept[1], rel=0.01)
     for said, peak in (fitting, asking):
@@ -267,11 +267,11 @@ def test_seconds_are_counts_times_what_one_was_measured_to_take(monkeypatch):
     meter = Meter(problem, data, val=data, inputs=7, engine=ENGINE)
     alone, whole = meter(base, 2), meter(bn.PEP(base=base), 2)
     demand = bn.PEP().demand(problem.init(bn.Noise.seed(0)), problem, data, data)
-    asked, one = demand.predict, 2.0 / TIMED
-    assert alone.fit_seconds == 2 * 8 * 3.0 and demand.passes > 0 and asked.numbers > 0
+    predict, one = demand.predict, 2.0 / TIMED
+    assert alone.fit_seconds == 2 * 8 * 3.0 and demand.passes > 0 and predict.numbers > 0
     assert whole.fit_seconds == pytest.approx(alone.fit_seconds + 2 * demand.passes * one, rel=1e-12)
-    drawn = asked.draws * asked.numbers * 2.0 / NUMBERS
-    assert whole.predict_seconds == pytest.approx(2 * (asked.forwards * 7 * one + drawn), rel=1e-12)
+    drawn = predict.draws * predict.numbers * 2.0 / NUMBERS
+    assert whole.predict_seconds == pytest.approx(2 * (predict.forwards * 7 * one + drawn), rel=1e-12)
 
 
 def test_nothing_is_fitted_and_nothing_changes():

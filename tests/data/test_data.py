@@ -104,9 +104,9 @@ def test_tensors_are_not_copied_and_the_scan_allocates_next_to_nothing():
             return out
 
     x, y = torch.rand(1000, 10), torch.rand(1000)
-    with Outputs() as seen:
+    with Outputs() as outputs:
         data = Data(x, y)
-    assert 0 < seen.largest <= 2
+    assert 0 < outputs.largest <= 2
     assert data.inputs is x
     assert data.targets is y
 
@@ -340,9 +340,9 @@ def test_split_is_disjoint_complete_and_of_the_right_sizes(stratify, n, fraction
     data = Data(torch.arange(n), torch.arange(n) % 3, weights=torch.arange(n) + 1.0)
     parts = data.split(*fractions, seed=1, stratify=stratify)
     assert [part.n for part in parts] == sizes
-    seen = [i for part in parts for i in part.inputs.tolist()]
-    assert sorted(seen) == list(range(n))
-    assert seen != sorted(seen)
+    rows = [i for part in parts for i in part.inputs.tolist()]
+    assert sorted(rows) == list(range(n))
+    assert rows != sorted(rows)
     for part in parts:
         assert torch.equal(part.targets, part.inputs % 3)
         assert torch.equal(part.weights, part.inputs + 1.0)
@@ -484,9 +484,9 @@ def test_every_example_is_held_out_once_and_never_trained_on_by_that_member(stra
     assert sorted(x for part in held for x in part.inputs.tolist()) == list(range(n))
     assert len(held) == k and train.rows.shape == (k, n - -(-n // k))
     for member, part in enumerate(held):
-        seen = train.member(member).inputs.tolist()
-        assert len(set(seen)) == len(seen) and not set(seen) & set(part.inputs.tolist())
-        assert n - len(seen) - len(part) in ((0, 1) if n % k else (0,))
+        rows = train.member(member).inputs.tolist()
+        assert len(set(rows)) == len(rows) and not set(rows) & set(part.inputs.tolist())
+        assert n - len(rows) - len(part) in ((0, 1) if n % k else (0,))
 
 
 def test_stratified_folds_have_the_share_of_each_class():

@@ -15,8 +15,8 @@ def test_learned_noise_is_among_the_quantities():
     chains = bn.fit(
         recipe, problem, bn.Data(x, y), members=2, engine=bn.Engine(device="cpu", progress=False, compile=False)
     )
-    seen = bn.diagnose(chains, bn.Data(x, y))
-    names = [row.name for row in seen.rows]
+    diagnosis = bn.diagnose(chains, bn.Data(x, y))
+    names = [row.name for row in diagnosis.rows]
     assert names[0] == "loss" and any("noise" in name for name in names) and names[-1] == "prediction 19"
 
 
@@ -29,6 +29,6 @@ def test_draws_are_judged_in_their_order_however_many_are_read_at_once(monkeypat
     direct = torch.einsum("ckoi,bi->ckb", params["weight"], x) + params["bias"]
     for at_once in (1, 3, 14, 64):
         monkeypatch.setattr(sys.modules["basinet.diagnose"], "CHUNK", at_once)
-        seen = bn.diagnose(chains, bn.Data(x, x[:, :1]))
+        diagnosis = bn.diagnose(chains, bn.Data(x, x[:, :1]))
         for b in range(20):
-            assert torch.allclose(seen.draws[f"prediction {b}"], direct[:, :, b], atol=1e-6)
+            assert torch.allclose(diagnosis.draws[f"prediction {b}"], direct[:, :, b], atol=1e-6)

@@ -47,7 +47,7 @@ def test_ranks_are_flat_where_chains_agree_and_show_one_that_does_not():
 
 
 @pytest.fixture(scope="module")
-def seen():
+def diagnosis():
     x = torch.linspace(-1, 1, 30)[:, None]
     y = 2 * x + 0.3 * torch.randn(30, 1, generator=torch.Generator().manual_seed(0))
     problem = bn.Problem(lambda: torch.nn.Linear(1, 1), bn.likelihoods.Gaussian(noise=0.3, learned=True))
@@ -58,49 +58,49 @@ def seen():
     return bn.diagnose(chains, bn.Data(x, y))
 
 
-def test_a_table_has_the_loss_the_noise_and_a_verdict_in_words(seen):
-    text = str(seen)
+def test_a_table_has_the_loss_the_noise_and_a_verdict_in_words(diagnosis):
+    text = str(diagnosis)
     lines = text.splitlines()
     assert lines[0] == "3 chains of 10 draws" and all(w in lines[1] for w in ("mean", "MCSE", "R-hat", "bulk", "tail"))
-    assert lines[2].startswith("loss") and "noise" in lines[3] and lines[-1] == seen.verdict
-    assert len(seen.verdict.split()) > 3
+    assert lines[2].startswith("loss") and "noise" in lines[3] and lines[-1] == diagnosis.verdict
+    assert len(diagnosis.verdict.split()) > 3
 
 
-def test_a_record_is_json_with_what_is_drawn(seen):
-    record = json.loads(json.dumps(seen.record(), allow_nan=False))
-    assert record["verdict"] == seen.verdict and record["rows"][0]["name"] == "loss"
+def test_a_record_is_json_with_what_is_drawn(diagnosis):
+    record = json.loads(json.dumps(diagnosis.record(), allow_nan=False))
+    assert record["verdict"] == diagnosis.verdict and record["rows"][0]["name"] == "loss"
     assert next(iter(record["shown"])) == "loss" and len(record["shown"]) == 3
     for shown in record["shown"].values():
         assert np.shape(shown["trace"]) == (3, 10) and np.shape(shown["ranks"]) == (3, 20)
         assert np.shape(shown["autocorrelation"]) == (3, 10)
 
 
-def test_chains_are_drawn_as_pictures(seen, tmp_path):
+def test_chains_are_drawn_as_pictures(diagnosis, tmp_path):
     pytest.importorskip("matplotlib")
     from basinet.report import write_chains
 
-    paths = write_chains(seen, tmp_path)
+    paths = write_chains(diagnosis, tmp_path)
     assert [p.name for p in paths] == ["chains.png", "chains.svg"] and all(p.stat().st_size > 1000 for p in paths)
 
 
 @pytest.mark.parametrize("version", ["0.23.4", "1.2.0"])
-def test_arviz_is_given_the_quantities(seen, monkeypatch, version):
+def test_arviz_is_given_the_quantities(diagnosis, monkeypatch, version):
     given = SimpleNamespace(__version__=version, from_dict=lambda posterior: posterior)
     monkeypatch.setitem(sys.modules, "arviz", given)
-    exported = seen.to_arviz()
+    exported = diagnosis.to_arviz()
     exported = exported if version.startswith("0") else exported["posterior"]
     assert exported["loss"].shape == (3, 10) and exported["prediction"].shape == (3, 10, 20)
     assert any("noise" in name for name in exported)
 
 
-def test_arviz_itself_has_the_draws(seen):
+def test_arviz_itself_has_the_draws(diagnosis):
     pytest.importorskip("arviz", reason='ArviZ is not installed: pip install "basinet[arviz]"')
-    posterior = seen.to_arviz()["posterior"]
-    assert np.array_equal(posterior["loss"].values, seen.draws["loss"].cpu().numpy())
+    posterior = diagnosis.to_arviz()["posterior"]
+    assert np.array_equal(posterior["loss"].values, diagnosis.draws["loss"].cpu().numpy())
     assert posterior["prediction"].shape == (3, 10, 20)
 
 
-def test_without_arviz_the_error_says_how_to_install_it(seen, monkeypatch):
+def test_without_arviz_the_error_says_how_to_install_it(diagnosis, monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match=r"pip install \"basinet\[arviz\]\""):
-        seen.to_arviz()
+        diagnosis.to_arviz()

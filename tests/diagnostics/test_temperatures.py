@@ -49,6 +49,6 @@ def test_the_configurational_temperature_of_a_normal(chains, heat, right):
     scale = torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)
     z = Noise.seed(1).normal(torch.empty(chains, 1200, 3, dtype=torch.float64))
     positions = 3.0 + heat**0.5 * scale * z  # of N(3, scale^2) at a temperature
-    seen = configurational_temperature(positions, (positions - 3.0) / scale**2)
-    assert seen.right is right
-    assert seen.value == pytest.approx(heat, abs=0.15)
+    temperature = configurational_temperature(positions, (positions - 3.0) / scale**2)
+    assert temperature.right is right
+    assert temperature.value == pytest.approx(heat, abs=0.15)

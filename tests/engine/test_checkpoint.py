@@ -214,18 +214,18 @@ def test_ctrl_c_stops_a_method_without_steps_after_the_member_it_is_at(tmp_path,
     data = bn.Data(bn.Noise.seed(3).normal(torch.empty(12, 4)), torch.arange(12) % 3)
     engine = Engine(device="cpu", progress=False)
     start = bn.fit(MAP(epochs=1), problem, data, members=3, engine=engine)
-    done, real = [], bn.Laplace.finish
+    finished, real = [], bn.Laplace.finish
 
     def finish(self, *given):
-        done.append(1)
-        if len(done) == 2:
+        finished.append(1)
+        if len(finished) == 2:
             os.kill(os.getpid(), signal.SIGINT)
         return real(self, *given)
 
     monkeypatch.setattr(bn.Laplace, "finish", finish)
     with pytest.raises(KeyboardInterrupt):
         bn.fit(bn.Laplace(), problem, data, start=start, engine=engine, pool=tmp_path)
-    assert len(done) == 2 and len(list(tmp_path.rglob("member-*"))) == 2
+    assert len(finished) == 2 and len(list(tmp_path.rglob("member-*"))) == 2
     posterior = bn.fit(bn.Laplace(), problem, data, start=start, engine=engine, pool=tmp_path)
     assert posterior.info["trained"] == 1
 

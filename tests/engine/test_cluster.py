@@ -214,7 +214,7 @@ def test_twenty_members_while_a_node_is_lost(cluster, tmp_path, said):
 
 
 def test_ten_random_kills(cluster, tmp_path, said):
-    notes, done = tmp_path / "notes", threading.Event()
+    notes, ended = tmp_path / "notes", threading.Event()
     notes.mkdir()
 
     def recovered() -> int:
@@ -222,7 +222,7 @@ def test_ten_random_kills(cluster, tmp_path, said):
 
     def kill() -> None:
         chance = random.Random(0)
-        while recovered() < 10 and not done.is_set():  # of members: a kill may hit a process between two
+        while recovered() < 10 and not ended.is_set():  # of members: a kill may hit a process between two
             time.sleep(0.3 + chance.random())
             alive = [note for note in notes.iterdir() if time.time() - note.stat().st_mtime < 0.5]
             if alive:
@@ -234,7 +234,7 @@ def test_ten_random_kills(cluster, tmp_path, said):
     method = Slow(epochs=20, batch_size=5, notes=str(notes))
     threading.Thread(target=kill, daemon=True).start()
     there = fit("ray", method, members=12, pool=tmp_path / "pool", engine={"group": 1})
-    done.set()
+    ended.set()
     assert recovered() >= 10
     assert same(there, fit(None, Slow(epochs=20, batch_size=5, wait=0.0), members=12, engine={"group": 1}))
 
@@ -398,12 +398,12 @@ def test_checkpoints_come_through_the_driver_where_nodes_do_not_see_the_pool(clu
 
 @pytest.mark.parametrize("real", [False, True])
 def test_ctrl_c_cancels_tasks_which_save_and_the_same_fit_resumes(cluster, tmp_path, said, real):
-    method, seen = Slow(epochs=40, batch_size=5), 0
+    method, reports = Slow(epochs=40, batch_size=5), 0
 
     def press(event: Event) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 6:
+        nonlocal reports
+        reports += 1
+        if reports == 6:
             if not real:
                 raise KeyboardInterrupt
             os.kill(os.getpid(), signal.SIGINT)
@@ -437,8 +437,8 @@ def test_gpus_that_torch_does_not_see_there_are_reported_with_what_to_do(cluster
 
 
 def test_data_travel_once_for_all_fits_on_them(cluster, monkeypatch):
-    sizes, put = [], ray.put
-    monkeypatch.setattr(ray, "put", lambda content: sizes.append(len(content)) or put(content))
+    sizes, plain = [], ray.put
+    monkeypatch.setattr(ray, "put", lambda content: sizes.append(len(content)) or plain(content))
     data = classes(20_000)  # 480,000 bytes
     for seed in range(2):
         fit("ray", MAP(epochs=1, batch_size=10_000), data=data, seed=seed, members=2)

@@ -63,9 +63,9 @@ def nodes() -> Iterator[list[subprocess.Popen[bytes]]]:
 def trained(address: str, pool: Path, env: dict[str, str]) -> str:
     """What a program prints that trains eight members there."""
     script = Path(cluster_script.__file__)
-    done = subprocess.run([sys.executable, script, address, pool], env=env, capture_output=True, text=True)
-    assert done.stdout.split() == ["8", "8"], done.stderr
-    return done.stderr
+    process = subprocess.run([sys.executable, script, address, pool], env=env, capture_output=True, text=True)
+    assert process.stdout.split() == ["8", "8"], process.stderr
+    return process.stderr
 
 
 def test_two_nodes_that_were_started_as_the_guide_says_train_members(home, nodes, tmp_path):

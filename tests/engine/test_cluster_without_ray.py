@@ -199,8 +199,8 @@ def test_tasks_that_wait_for_a_node_as_large_as_one_that_is_lost_ask_for_less():
     assert not [*driver._heard(stream, left, lambda group: [])] and list(left) == [[0]]
 
 
-@pytest.mark.parametrize(("error", "asked"), [(NoRoom("one member needs 9 GiB"), 1), (MemoryError("at once"), 4)])
-def test_what_planning_refuses_is_not_asked_of_other_nodes(error, asked, monkeypatch):
+@pytest.mark.parametrize(("error", "times"), [(NoRoom("one member needs 9 GiB"), 1), (MemoryError("at once"), 4)])
+def test_what_planning_refuses_is_not_asked_of_other_nodes(error, times, monkeypatch):
     driver, answers = cluster(FakeRay({"CPU": 1.0})), []
     driver.job = SimpleNamespace(roster=SimpleNamespace(given=False))
     driver.ray.remote = lambda function: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: None))
@@ -216,7 +216,7 @@ def test_what_planning_refuses_is_not_asked_of_other_nodes(error, asked, monkeyp
     monkeypatch.setattr(driver, "_get", answer)
     with pytest.raises(type(error), match=str(error)):
         list(driver._planned([0], None))
-    assert len(answers) == asked
+    assert len(answers) == times
 
 
 def test_what_nodes_lack_is_not_confused_with_errors_in_the_users_code():

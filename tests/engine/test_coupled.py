@@ -146,15 +146,15 @@ def test_strategies_agree(options: dict[str, Any], caplog: pytest.LogCaptureFixt
 
 
 def test_all_see_one_batch_and_one_augmentation() -> None:
-    seen = []
+    shapes = []
 
     def augment(inputs: Tensor, noise: Noise) -> Tensor:
-        seen.append(inputs.shape)
+        shapes.append(inputs.shape)
         return inputs + noise.normal(inputs[:1])
 
     data = bn.Data(classes().inputs, classes().targets, augment=augment)
     bn.fit(Flock(epochs=1), problem(), data, members=3, engine=Engine(**EVERY))
-    assert set(seen) == {(8, 4)}
+    assert set(shapes) == {(8, 4)}
 
 
 def test_one_that_diverges_takes_all_with_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -530,16 +530,16 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("network", "data", "asked", "expected"),
+    ("network", "data", "dtype", "expected"),
     [
         (torch.float32, torch.float64, None, torch.float32),
         (torch.float64, torch.float32, None, torch.float64),
         (torch.float32, torch.float32, torch.float64, torch.float64),
     ],
 )
-def test_the_dtype_is_that_of_the_network_by_default(network, data, asked, expected):
+def test_the_dtype_is_that_of_the_network_by_default(network, data, dtype, expected):
     problem = bn.Problem(lambda: Net().to(network), bn.likelihoods.Categorical())
-    engine = Engine(device="cpu", dtype=asked, progress=False)
+    engine = Engine(device="cpu", dtype=dtype, progress=False)
     posterior = bn.fit(
         FewSteps(count=2), problem, classes().to(dtype=data), val=classes(6).to(dtype=data), engine=engine
     )

@@ -76,10 +76,10 @@ def apart(a: bn.Posterior, b: bn.Posterior) -> float:
     ],
 )
 def test_members_run_in_groups_of_about_equal_size_that_fit(room, groups, caplog):
-    seen = Groups()
+    groups_seen = Groups()
     with caplog.at_level(logging.INFO, "basinet"):
-        posterior = fit(seen, memory=int(room * EACH))
-    assert seen.seen == groups
+        posterior = fit(groups_seen, memory=int(room * EACH))
+    assert groups_seen.seen == groups
     assert (f"in groups of {len(groups[0])}" in caplog.messages[0]) == (1 < len(groups[0]) < 7)
     assert f"(about {readable(EACH)} each)" in caplog.messages[0]
     assert apart(posterior, fit()) <= 1e-11

@@ -137,7 +137,7 @@ def test_out_of_memory_is_raised_as_too_large(monkeypatch):
 def test_one_thread_trains_where_other_programs_have_the_cores(monkeypatch, caplog):
     from basinet.engine.executor import Here
 
-    seen = []
+    threads = []
 
     def measure(self, plan, few):
         return 1.0 if torch.get_num_threads() > 1 else 0.1
@@ -156,9 +156,9 @@ def test_one_thread_trains_where_other_programs_have_the_cores(monkeypatch, capl
                 data,
                 members=2,
                 engine=engine,
-                observe=lambda event: seen.append(torch.get_num_threads()),
+                observe=lambda event: threads.append(torch.get_num_threads()),
             )
-        assert set(seen) == {1} and torch.get_num_threads() == 2
+        assert set(threads) == {1} and torch.get_num_threads() == 2
         assert "in one thread" in caplog.text and "other programs use the cores" in caplog.text
     finally:
         torch.set_num_threads(before)

@@ -138,16 +138,16 @@ def test_a_member_is_the_same_alone_and_with_others(strategy):
 
 
 def test_members_see_the_same_batches_as_they_come_and_the_recipe_says_how_large():
-    seen: list[Tensor] = []
+    batches_seen: list[Tensor] = []
 
     def batches() -> Iterator[Any]:
         for x, y in cut():
-            seen.append(x)
+            batches_seen.append(x)
             yield x, y
 
     posterior = fit(bn.Data.stream(batches, n=DATA.n, prefetch=0), strategy="stacked")
     steps = -(-4 * DATA.n // 5)
-    assert len(seen) == 1 + steps  # one to look at
+    assert len(batches_seen) == 1 + steps  # one to look at
     assert posterior.recipe.batch_size == 5 and posterior.info["curves"]["step"][0][-1] == steps
 
 

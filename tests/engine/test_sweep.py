@@ -184,30 +184,30 @@ def test_values_matter():
 
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Method, int]]:
     """The groups that are run from here on: their method and number of members."""
-    seen: list[tuple[Method, int]] = []
+    groups: list[tuple[Method, int]] = []
     train = group_module.Group.train
 
     def spy(group: group_module.Group) -> Any:
-        seen.append((group.method, len(group.slots)))
+        groups.append((group.method, len(group.slots)))
         return train(group)
 
     monkeypatch.setattr(group_module.Group, "train", spy)
-    return seen
+    return groups
 
 
 def test_numbers_run_in_one_stack_and_the_rest_one_after_another(monkeypatch):
-    seen = runs(monkeypatch)
+    groups = runs(monkeypatch)
     fit(RECIPES["cosine"])
-    assert [(type(m), g) for m, g in seen] == [(Together, 3)]
-    seen.clear()
+    assert [(type(m), g) for m, g in groups] == [(Together, 3)]
+    groups.clear()
     fit(replace(RECIPES["optimiser"], epochs=[1, 1, 1]))
-    assert [(type(m), g) for m, g in seen] == [(Together, 2), (MAP, 1)]  # the two of SGD, then Adam
-    seen.clear()
+    assert [(type(m), g) for m, g in groups] == [(Together, 2), (MAP, 1)]  # the two of SGD, then Adam
+    groups.clear()
     fit(RECIPES["epochs"])
-    assert [(m.epochs, g) for m, g in seen] == [(2, 1), (4, 1), (3, 1)]
-    seen.clear()
+    assert [(m.epochs, g) for m, g in groups] == [(2, 1), (4, 1), (3, 1)]
+    groups.clear()
     fit(MAP(epochs=1, optimizer=Adam(lr=[0.1, 0.1])))
-    assert [(type(m), g) for m, g in seen] == [(MAP, 2)]  # equal values are one recipe
+    assert [(type(m), g) for m, g in groups] == [(MAP, 2)]  # equal values are one recipe
 
 
 @pytest.mark.parametrize("strategy", ["stacked", None])
@@ -220,7 +220,7 @@ def test_a_method_that_takes_no_tensor_runs_one_after_another_and_says_so_once(s
 
 def test_single_precision_stays_with_a_parameter_that_has_no_axes(monkeypatch):
     """A number in float64 would make float64 of a parameter of shape (), such as a learned noise."""
-    seen = runs(monkeypatch)
+    groups = runs(monkeypatch)
     data = bn.Data(classes().inputs.float(), classes().inputs[:, :1].float())
     problem = bn.Problem(lambda: nn.Linear(4, 1), bn.likelihoods.Gaussian(noise=0.5, learned=True))
     for optimizer in (
@@ -228,26 +228,26 @@ def test_single_precision_stays_with_a_parameter_that_has_no_axes(monkeypatch):
         AdamW(lr=[1e-3, 0.1], weight_decay=[0.0, 0.1]),
         SGD(lr=[1e-3, 0.1], momentum=[0.0, 0.5], weight_decay=[0.1, 0.0], nesterov=False),
     ):
-        seen.clear()
+        groups.clear()
         recipe = MAP(epochs=3, batch_size=5, optimizer=optimizer)
         swept = bn.fit(recipe, problem, data, engine=Engine(device="cpu", strategy="stacked"))
-        assert [(type(m), g) for m, g in seen] == [(Together, 2)]
+        assert [(type(m), g) for m, g in groups] == [(Together, 2)]
         assert {x.dtype for x in leaves([p.family for p in swept.parts])} == {torch.float32}
         for k, value in enumerate(expand(recipe)):
             alone = bn.fit(value, problem, data, members=2, engine=Engine(device="cpu", strategy="stacked"))[k]
             assert far(swept[k], alone) <= 1e-5
-    seen.clear()
+    groups.clear()
     walk = Walk(size=[0.1, 0.5], base=MAP(epochs=1))  # multiplies as it comes: it is run apart
     swept = bn.fit(walk, problem, data, engine=Engine(device="cpu", strategy="stacked"))
-    assert [(type(m), g) for m, g in seen] == [(MAP, 2), (Walk, 1), (Walk, 1)]
+    assert [(type(m), g) for m, g in groups] == [(MAP, 2), (Walk, 1), (Walk, 1)]
     assert {x.dtype for x in leaves([p.family for p in swept.parts])} == {torch.float32}
 
 
 def test_a_sweep_times_seeds_is_one_run(monkeypatch):
-    seen = runs(monkeypatch)
+    groups = runs(monkeypatch)
     recipe = RECIPES["rate"]
     swept = fit(recipe, members=6)
-    assert [(type(m), g) for m, g in seen] == [(Together, 6)]
+    assert [(type(m), g) for m, g in groups] == [(Together, 6)]
     rates = [p.recipe.optimizer.lr for p in swept.parts]
     assert rates == [1e-3, 1e-2, 0.1] * 2 and [len(p.members) for p in swept.parts] == [1] * 6
     for k in range(6):
@@ -337,12 +337,12 @@ def test_a_stopped_sweep_resumes_to_the_same_bits(tmp_path, monkeypatch, name, e
     assert checkpoints(tmp_path)
     steps = counted(monkeypatch)
     again = fit(recipe, pool=tmp_path, engine=often)
-    gone = sum(steps)
+    steps_before = sum(steps)
     steps.clear()
     assert all(far(again[k], unbroken[k]) == 0.0 for k in range(len(again)))
     assert checkpoints(tmp_path) == []
     fit(recipe)
-    assert gone < sum(steps)  # it did not start over
+    assert steps_before < sum(steps)  # it did not start over
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:

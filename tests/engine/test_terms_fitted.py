@@ -185,8 +185,8 @@ def test_terms_are_saved_with_the_posterior_and_needed_to_load_it(tmp_path: Path
     assert isinstance(second, Decay) and (second.rate, second.scale, second.n) == (RATE, SCALE, 25)
     assert third.likelihood.learned
     point = posterior.points()[0]
-    seen = [p.term_potential(*point, mode="eval") for p in (loaded.problem, given)]
-    assert torch.equal(*seen)
+    potentials = [p.term_potential(*point, mode="eval") for p in (loaded.problem, given)]
+    assert torch.equal(*potentials)
     assert not [f for f in tmp_path.iterdir() if f.suffix not in (".json", ".safetensors", ".lock")]
 
 

@@ -280,12 +280,12 @@ def test_after_a_worker_failed_the_same_fit_resumes_to_the_same_bits(tmp_path, d
 
 @pytest.mark.parametrize(("real", "again"), [(False, None), (True, 1), (True, 3)])
 def test_ctrl_c_saves_all_workers_and_the_run_resumes_in_any_number_of_processes(tmp_path, said, real, again):
-    seen = 0
+    reports = 0
 
     def press(event: Event) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 3:
+        nonlocal reports
+        reports += 1
+        if reports == 3:
             if not real:
                 raise KeyboardInterrupt
             os.kill(HERE, signal.SIGINT)

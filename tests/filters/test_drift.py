@@ -101,10 +101,10 @@ def test_the_past_is_kept_while_it_explains_and_left_when_it_does_not(drift):
 def test_a_change_that_is_as_probable_as_stated_without_data():
     family = one(bn.online(bn.Kalman(), EXACT.problem).update((X, Y)))
     change = Change(0.1, scale=1.5)
-    asked = []
-    halfway = change.given(family, 1, family, lambda candidate: asked.append(candidate) or 0.0)
+    candidates = []
+    halfway = change.given(family, 1, family, lambda candidate: candidates.append(candidate) or 0.0)
     torch.testing.assert_close(moments(halfway)[1], moments(change.after(family, 1, family))[1])
-    assert len(asked) == 2
+    assert len(candidates) == 2
     anew = change.given(family, 1, family, lambda candidate: -1000.0 if candidate is family else 0.0)
     torch.testing.assert_close(moments(anew)[1], 2.25 * torch.eye(3).double(), rtol=0, atol=1e-5)
 

@@ -112,8 +112,8 @@ def test_hyperparameters_that_make_no_sense_are_refused(options, message):
 
 def test_a_method_is_found_without_being_registered_anywhere():
     code = "import basinet as bn; print(bn.EMA.__module__, 'EMA' in dir(bn), bn.methods.discover()['EMA'] is bn.EMA)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["basinet.methods.ema", "True", "True"]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["basinet.methods.ema", "True", "True"]
     for file in ("methods/__init__.py", "engine/__init__.py"):
         assert "ema" not in (Path(bn.__file__).parent / file).read_text().lower().split()
     assert bn.EMA is EMA is methods.discover()["EMA"] is methods.find("ema")

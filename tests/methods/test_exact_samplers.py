@@ -35,8 +35,8 @@ def test_moments_of_a_skewed_posterior_are_those_of_quadrature(name):
     problem, data, (mean, variance, third) = skewed()
     draws = draws_of(fit(SAMPLERS[name], problem, data, 64, start=at(problem, torch.zeros(1).double())))[..., 0]
     off = draws - mean
-    for seen, expected in ((draws, mean), (off.square(), variance), (off**3, third)):
-        z = (seen.mean() - expected) / mcse_mean(seen)
+    for powers, expected in ((draws, mean), (off.square(), variance), (off**3, third)):
+        z = (powers.mean() - expected) / mcse_mean(powers)
         assert abs(float(z)) < 4.5
     assert float(mcse_mean(off.square())) < 0.2 * float(variance)  # the check can fail
 

@@ -164,8 +164,8 @@ def test_the_size_of_logits_does_not_matter() -> None:
     problem, batch = problem_of(), batch_of(classes())
     state, _ = start(problem, 3)
     larger = state._replace(params=state.params | {"last.weight": 7.0 * state.params["last.weight"]})
-    seen = [directions_of(problem, s, batch)[:, 0].movedim(0, 1) for s in (state, larger)]
-    one, other = (kernels(s @ s.mT)[0] for s in seen)
+    directions = [directions_of(problem, s, batch)[:, 0].movedim(0, 1) for s in (state, larger)]
+    one, other = (kernels(s @ s.mT)[0] for s in directions)
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 

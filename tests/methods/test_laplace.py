@@ -366,18 +366,18 @@ def test_validation_examples_without_weight_do_not_count():
 
 
 def test_factors_without_a_posterior_or_a_finite_nll_are_not_chosen(monkeypatch):
-    real, asked = laplace._posterior, []
+    real, tried = laplace._posterior, []
 
     def broken(passes, curved, prior, factors, r=1.0):
         [m] = {*factors.values()}
-        asked.append(m)
+        tried.append(m)
         if m < 1e-2:
             raise NotPositive("no posterior")
         return real(passes, curved, prior, factors, r)
 
     monkeypatch.setattr(laplace, "_posterior", broken)
     plain = Laplace._losses
-    monkeypatch.setattr(Laplace, "_losses", lambda self, *a: [math.nan] if asked[-1] < 1 else plain(self, *a))
+    monkeypatch.setattr(Laplace, "_losses", lambda self, *a: [math.nan] if tried[-1] < 1 else plain(self, *a))
     recipe = Laplace(prior_precision="validation")
     curves = bn.fit(recipe, PROBLEM, classes(), val=classes(), start=MAPS[0], engine=ENGINE).info["curves"]
     assert min(curves["tried_factor"][0]) == pytest.approx(1.0) and len(curves["tried_nll"][0]) == 11

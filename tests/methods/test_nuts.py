@@ -37,18 +37,18 @@ def test_a_subtree_turns_where_recursion_says_so(seed):
     swing = torch.stack([angle.cos(), angle.sin()], 1) + 0.3 * key.split("noise").normal(torch.empty(count, 2))
     zero, no = torch.zeros(1, dtype=torch.float64), torch.zeros(1, 2)
     tree = begun(Place(no, no, no), zero, zero, torch.ones(1, dtype=torch.bool), 6)
-    seen = False
+    turned_back = False
     for n in range(count):
         place = Place(no, swing[n].unsqueeze(0), no)
         half = torch.full((1,), 0.5, dtype=torch.float64)
         tree, turned = grown(tree, place, zero, zero, half, torch.ones(1, 2))
-        seen = seen or bool(turned)
+        turned_back = turned_back or bool(turned)
         known = any(
             turns(list(swing[begin : begin + 2**k]))
             for k in range(1, levels + 1)
             for begin in range(0, n + 2 - 2**k, 2**k)
         )
-        assert seen == known, n
+        assert turned_back == known, n
 
 
 def test_leaves_are_drawn_by_their_weights():

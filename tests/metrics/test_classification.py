@@ -69,13 +69,13 @@ def test_ece_weights_are_relative_to_the_bins_kept():
 
 
 def test_reliability_by_hand_leaves_empty_bins_nan():
-    seen = reliability(two_classes(0.6, 0.65, 0.95), torch.tensor([0, 1, 0]), bins=4)
-    assert isinstance(seen, Reliability)
-    assert seen.count.tolist() == [0, 0, 2, 1]
+    curve = reliability(two_classes(0.6, 0.65, 0.95), torch.tensor([0, 1, 0]), bins=4)
+    assert isinstance(curve, Reliability)
+    assert curve.count.tolist() == [0, 0, 2, 1]
     torch.testing.assert_close(
-        seen.confidence, torch.tensor([math.nan, math.nan, 0.625, 0.95]).double(), equal_nan=True
+        curve.confidence, torch.tensor([math.nan, math.nan, 0.625, 0.95]).double(), equal_nan=True
     )
-    torch.testing.assert_close(seen.accuracy, torch.tensor([math.nan, math.nan, 0.5, 1.0]).double(), equal_nan=True)
+    torch.testing.assert_close(curve.accuracy, torch.tensor([math.nan, math.nan, 0.5, 1.0]).double(), equal_nan=True)
 
 
 # ---- edges of bins
@@ -143,9 +143,9 @@ def test_equal_mass_against_a_loop(n, bins):
     for rank, b in enumerate(np.argsort(confidence)):
         runs[math.floor(rank / n * bins + 1e-9)].append(b)
     gaps = [abs(confidence[run].mean() - correct[run].mean()) * len(run) / n for run in runs if run]
-    seen = reliability(probs, targets, bins=bins, spacing="mass")
-    assert seen.count.tolist() == [len(run) for run in runs]
-    assert seen.count.max() - seen.count.min() <= 1
+    curve = reliability(probs, targets, bins=bins, spacing="mass")
+    assert curve.count.tolist() == [len(run) for run in runs]
+    assert curve.count.max() - curve.count.min() <= 1
     assert ece(probs, targets, bins=bins, spacing="mass").item() == pytest.approx(sum(gaps))
 
 
@@ -156,8 +156,8 @@ def test_equal_mass_differs_from_equal_width():
 
 def test_equal_mass_keeps_the_order_of_the_data_among_ties():
     probs = two_classes(0.8, 0.8, 0.8, 0.8)
-    seen = reliability(probs, torch.tensor([0, 0, 1, 1]), bins=2, spacing="mass")
-    assert seen.accuracy.tolist() == [1.0, 0.0]
+    curve = reliability(probs, torch.tensor([0, 0, 1, 1]), bins=2, spacing="mass")
+    assert curve.accuracy.tolist() == [1.0, 0.0]
 
 
 def test_many_confident_examples_add_up_in_float32():

@@ -49,8 +49,8 @@ def test_padding_leaves_a_place_for_each_stride_and_its_rest_to_the_right_and_be
     wide[first : first + size, first : first + size] = x[0, 0]
     for i in range(places):
         for j in range(places):
-            seen = wide[i * stride : i * stride + kernel, j * stride : j * stride + kernel]
-            torch.testing.assert_close(y[0, 0, i, j], (seen * layer.weight[0, 0]).sum())
+            window = wide[i * stride : i * stride + kernel, j * stride : j * stride + kernel]
+            torch.testing.assert_close(y[0, 0, i, j], (window * layer.weight[0, 0]).sum())
 
 
 def test_a_block_adds_its_input_where_it_has_the_shape_of_the_output():

@@ -56,10 +56,10 @@ def test_lines_go_through_every_value_of_a_number_that_repeats_itself():
         embedding.weight.zero_()
         embedding.bias.zero_()
     heights = torch.cat([torch.zeros(1), embedding.rises[0, :4, 0].cumsum(0)])  # at the values
-    asked = torch.tensor([0.0, 1.0, 3.0, 3.5, 9.0, 2.0, 9.0 + 5.5, -1.0])
+    points = torch.tensor([0.0, 1.0, 3.0, 3.5, 9.0, 2.0, 9.0 + 5.5, -1.0])
     between, beyond, before = heights[[1, 2]].mean(), heights[4] + embedding.rises[0, 3, 0], -embedding.rises[0, 0, 0]
     expected = torch.cat([heights, torch.stack([between, beyond, before])])
-    assert torch.allclose(embedding(asked.unsqueeze(1).repeat(1, 2))[:, 0, 0], expected, atol=1e-5)
+    assert torch.allclose(embedding(points.unsqueeze(1).repeat(1, 2))[:, 0, 0], expected, atol=1e-5)
 
 
 def test_as_many_bins_as_bounds_allow():

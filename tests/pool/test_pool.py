@@ -115,15 +115,15 @@ def test_what_a_killed_write_left_is_removed_when_the_entry_is_opened_again(tmp_
     fit(tmp_path, 1)
     folder = member_files(tmp_path)[0].parent
     here, _, own = files._writer().partition("-")
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
     digits = "0123456789abcdef"
     killed, mine, elsewhere, old, other = (
         folder / name
         for name in (
-            f".member-0-00001.safetensors.{here}-{gone.pid}-{digits}",
+            f".member-0-00001.safetensors.{here}-{ended.pid}-{digits}",
             f".member-0-00002.safetensors.{here}-{own}-{digits}",
-            f".member-0-00003.safetensors.01234567-{gone.pid}-{digits}",  # of another machine: it may be alive
+            f".member-0-00003.safetensors.01234567-{ended.pid}-{digits}",  # of another machine: it may be alive
             f".member-0-00004.safetensors.{digits}",  # as earlier versions named them
             ".x",
         )

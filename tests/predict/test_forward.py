@@ -39,15 +39,15 @@ def draws(**options) -> Draws:
 def test_outputs_are_those_of_each_draw_on_axes_m_s_b():
     outputs, learned = forward(draws(), X)
     assert outputs.shape == (3, 4, 10, 2) and learned == {}
-    seen = []
+    order = []
     for m, s, point in draws():
-        seen.append((m, s))
+        order.append((m, s))
         expected, _ = PROBLEM.outputs(point.params, point.buffers, X)
         torch.testing.assert_close(outputs[m, s], expected)
         own = take(diagonals(), m).draw(Noise(draws().keys[m]).split("draw"), s)
         assert torch.equal(own.params["0.weight"], point.params["0.weight"])
-    assert seen == [(m, s) for m in range(3) for s in range(4)]
-    assert len({float(outputs[m, s, 0, 0]) for m, s in seen}) == 12
+    assert order == [(m, s) for m in range(3) for s in range(4)]
+    assert len({float(outputs[m, s, 0, 0]) for m, s in order}) == 12
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 10, 1000, None])
@@ -134,16 +134,16 @@ def test_dropout_masks_do_not_depend_on_chunks_or_parts(batch_size, stacked, mon
 
 def calls(monkeypatch) -> list[tuple[int, ...]]:
     """Records the shape of what each call of a network gives; one more axis where draws are stacked."""
-    seen: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     outputs = Problem.outputs
 
     def noted(self, *args):
         out, buffers = outputs(self, *args)
-        seen.append((torch._C._functorch.is_batchedtensor(out), *out.shape))
+        shapes.append((torch._C._functorch.is_batchedtensor(out), *out.shape))
         return out, buffers
 
     monkeypatch.setattr(Problem, "outputs", noted)
-    return seen
+    return shapes
 
 
 def many(problem: Problem, count: int) -> Draws:
@@ -157,10 +157,10 @@ def test_many_draws_of_a_small_network_run_as_stacks(monkeypatch):
     one_by_one = torch.stack([PROBLEM.outputs(p.params, p.buffers, X)[0] for _, _, p in drawn])
     monkeypatch.setitem(forward.__globals__, "CPU", 32 * 1000)  # bytes: about 32 draws
     monkeypatch.setattr("basinet.predict.draws.BLOCK", {"cpu": 45 * 300})  # bytes: about 45 draws
-    seen = calls(monkeypatch)
+    shapes = calls(monkeypatch)
     outputs, _ = forward(drawn, X)
     torch.testing.assert_close(outputs[:, 0], one_by_one, rtol=1e-12, atol=1e-14)
-    assert all(stacked for stacked, *_ in seen[1:]) and 4 < len(seen) < 20  # the first measures widths
+    assert all(stacked for stacked, *_ in shapes[1:]) and 4 < len(shapes) < 20  # the first measures widths
 
 
 @pytest.mark.parametrize("kind", ["convolution", "lstm"])
@@ -179,26 +179,26 @@ def test_networks_that_should_not_or_cannot_be_stacked_run_one_by_one(kind, monk
     problem = Problem(Recurrent if kind == "lstm" else convolution, Categorical())
     drawn, x = many(problem, 40), KEY.split("sequences").normal(torch.empty(20, 5, 3))
     expected = torch.stack([problem.outputs(p.params, p.buffers, x)[0] for _, _, p in drawn])
-    seen = calls(monkeypatch)
+    shapes = calls(monkeypatch)
     torch.testing.assert_close(forward(drawn, x)[0][:, 0], expected)
-    assert [shape for stacked, *shape in seen if not stacked].count([20, 2]) == 40
+    assert [shape for stacked, *shape in shapes if not stacked].count([20, 2]) == 40
 
 
 @pytest.mark.parametrize("width", [64, 1000, 10_000])
 def test_chunks_are_even_and_hold_the_widest_activation(width, monkeypatch):
     problem = Problem(lambda: nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, 2)), Categorical())
     n, x = 10_000 * 64 // width, torch.zeros(10_000 * 64 // width, 3)
-    seen = calls(monkeypatch)
+    shapes = calls(monkeypatch)
     forward(many(problem, 2), x)
-    chunks = [shape[0] for _, *shape in seen[1:]]  # the first measures widths
+    chunks = [shape[0] for _, *shape in shapes[1:]]  # the first measures widths
     assert sum(chunks) == 2 * n and max(chunks) * width * 4 <= 2 * 2**20
     assert len(chunks) == 2 * -(-n * width * 4 // (2 * 2**20)) and max(chunks) - min(chunks) <= len(chunks)
 
 
 def test_few_inputs_are_not_measured_first(monkeypatch):
-    seen = calls(monkeypatch)
+    shapes = calls(monkeypatch)
     forward(many(PROBLEM, 3), X)
-    assert [shape[0] for _, *shape in seen] == [10, 10, 10]
+    assert [shape[0] for _, *shape in shapes] == [10, 10, 10]
 
 
 def test_no_gradient_is_kept():

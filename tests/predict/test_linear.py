@@ -388,19 +388,19 @@ def test_memory_does_not_grow_with_the_jacobian():
     point = problem.init(Noise.seed(0))
     inputs = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
     family = Diagonal(point.params, {n: torch.full_like(x, 0.1) for n, x in point.params.items()}, point.buffers)
-    seen = 0
+    largest = 0
 
     class Largest(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            nonlocal seen
+            nonlocal largest
             out = func(*args, **(kwargs or {}))
             sizes = [x.untyped_storage().nbytes() for x in leaves(out) if isinstance(x, Tensor)]
-            seen = max([seen, *sizes])
+            largest = max([largest, *sizes])
             return out
 
     with Largest():
         _, variance = moments(problem, family, point, inputs, full=False)
-    assert seen <= 2 * linear.ROOM["cpu"]
+    assert largest <= 2 * linear.ROOM["cpu"]
     a = torch.tanh(inputs @ point.params["0.weight"].T + point.params["0.bias"])
     w = point.params["2.weight"]
     back = w * (1 - a.square()).unsqueeze(1)  # (50, 1000, 40)

@@ -274,7 +274,7 @@ def test_a_thousand_classes_work():
 
 
 @pytest.mark.parametrize(
-    ("problem", "asked", "given"),
+    ("problem", "recipe_via", "given"),
     [
         (CLASSES, "probit", "probit"),
         (CLASSES, "bridge", "bridge"),
@@ -285,8 +285,8 @@ def test_a_thousand_classes_work():
         (REAL, "sample", "sample"),
     ],
 )
-def test_the_recipe_says_how_and_a_caller_may_say_otherwise(problem, asked, given):
-    approximation = posterior(problem, members(problem, 2), WithVia(via=asked))
+def test_the_recipe_says_how_and_a_caller_may_say_otherwise(problem, recipe_via, given):
+    approximation = posterior(problem, members(problem, 2), WithVia(via=recipe_via))
     torch.testing.assert_close(approximation.predict(INPUTS).outputs, approximation.predict(INPUTS, via=given).outputs)
     other = "sample" if given != "sample" else "linear"
     assert approximation.predict(INPUTS).outputs.shape != approximation.predict(INPUTS, via=other).outputs.shape

@@ -38,9 +38,9 @@ def make_run(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "arrays").mkdir(exist_ok=True)
     truth, targets = _truth(rng, kind, n)
-    done = list(labels) if finished else list(labels)[:3]
+    finished_labels = list(labels) if finished else list(labels)[:3]
     with open(folder / "records.jsonl", "w") as file:
-        for label in done:
+        for label in finished_labels:
             for seed in range(seeds):
                 record, arrays = _row(rng, kind, label, labels[label], seed, truth, targets)
                 np.savez(folder / record["arrays"], **arrays)

@@ -33,7 +33,7 @@ def test_an_altered_folder_is_a_page_or_one_clean_line(whole, tmp_path, monkeypa
     for seed in range(BLOCK * block, BLOCK * (block + 1)):
         folder = tmp_path / str(seed)
         shutil.copytree(whole[seed % len(whole)], folder)
-        what = alter(folder, seed)
+        alteration = alter(folder, seed)
         try:
             run = read_run(folder)
             pages.make_page(run).encode("utf-8")
@@ -43,7 +43,7 @@ def test_an_altered_folder_is_a_page_or_one_clean_line(whole, tmp_path, monkeypa
         except FileError:
             pass
         except Exception as error:
-            raise AssertionError(f"seed {seed}: {what}") from error
+            raise AssertionError(f"seed {seed}: {alteration}") from error
         finally:
             shutil.rmtree(folder)
     assert shown > BLOCK / 2  # most alterations leave something to show

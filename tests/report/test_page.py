@@ -229,17 +229,17 @@ def invoke(*words):
 @pytest.mark.usefixtures("small")
 def test_the_command(tmp_path):
     run = make_run(tmp_path / "run", labels={"MAP": (1, 1.0, 1.0)})
-    done = invoke(run)
-    assert done.exit_code == 0 and (run / "report.html").is_file() and "report.html" in done.output
-    done = invoke(run, "--out", tmp_path / "there" / "page.html", "--figures", tmp_path / "figures")
-    assert done.exit_code == 0, done.output
+    result = invoke(run)
+    assert result.exit_code == 0 and (run / "report.html").is_file() and "report.html" in result.output
+    result = invoke(run, "--out", tmp_path / "there" / "page.html", "--figures", tmp_path / "figures")
+    assert result.exit_code == 0, result.output
     assert (tmp_path / "there" / "page.html").is_file() and (tmp_path / "figures" / "split.svg").is_file()
 
 
 def test_the_command_refuses_what_is_not_a_run_and_leaves_nothing(tmp_path):
     for folder in (tmp_path / "nowhere", tmp_path):
-        done = invoke(folder, "--out", tmp_path / "page.html")
-        assert done.exit_code == 2 and not (tmp_path / "page.html").exists()
+        result = invoke(folder, "--out", tmp_path / "page.html")
+        assert result.exit_code == 2 and not (tmp_path / "page.html").exists()
 
 
 def test_without_plotly_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -80,11 +80,11 @@ class Halves(nn.Module):
 def test_the_prior_of_weights_is_that_of_functions_where_these_are_linear():
     """On outputs at the data, with the kernel z'z + 1: their mean and covariance under the exact posterior."""
     prior = bn.priors.Normal(scale={"first": 1.5, "second": 0.5})
-    asked, data = bn.Problem(Halves, bn.likelihoods.Gaussian(noise=1.0), prior), DATA.take(slice(0, 30, 10))
+    halves, data = bn.Problem(Halves, bn.likelihoods.Gaussian(noise=1.0), prior), DATA.take(slice(0, 30, 10))
     engine = bn.Engine(device="cpu", dtype=torch.float64, compile=False, progress=False)
     stein: Any = {"estimate": "sge", "kernel": "linear", "ridge": 1e-6, "optimizer": SGD(lr=0.3)}
     recipe = WGD(space="function", epochs=400, batch_size=None, **stein)
-    posterior = bn.fit(recipe, asked, data, members=data.n + 3, engine=engine)
+    posterior = bn.fit(recipe, halves, data, members=data.n + 3, engine=engine)
     functions = posterior.predict(data.inputs).outputs[:, 0, :, 0]
     near, far = Features()(data.inputs), Features()(1.7 * data.inputs)
     k = 1.5**2 * near @ near.T + 0.5**2 * far @ far.T

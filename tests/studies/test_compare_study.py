@@ -31,10 +31,10 @@ def test_the_study_leaves_a_record_for_every_row_and_makes_none_twice(tmp_path, 
     assert lines[-1].startswith("weather") and "n 12, 2 seeds" in lines[-1]
     assert read_run(tmp_path / "weather").finished  # a run folder that a report can be made of
     assert compare.run(options, lines.append) == records == read_records(tmp_path / "compare.jsonl")
-    asked = options._replace(sets=("weather",), methods=("MAP", "tempered MAP"))
+    tempered = options._replace(sets=("weather",), methods=("MAP", "tempered MAP"))
     rows = ["MAP", "deep ensemble", "tempered MAP", "tempered deep ensemble"]
-    assert [r["method"] for r in compare.run(asked, lines.append)] == rows
-    assert [r["method"] for r in compare.run(asked, lines.append)] == rows  # none twice
+    assert [r["method"] for r in compare.run(tempered, lines.append)] == rows
+    assert [r["method"] for r in compare.run(tempered, lines.append)] == rows  # none twice
     with pytest.raises(ValueError, match=r"the study compare has no set 'wether'\. Did you mean 'weather'"):
         compare.run(studies.Options(tmp_path, sets=("wether",)), lines.append)
 

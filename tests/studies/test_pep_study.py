@@ -72,9 +72,13 @@ def test_a_row_of_the_table_has_all_methods_and_is_not_made_again(tmp_path, monk
         assert len(record["members"]) == 2
         for row in record["members"]:
             assert row["fisher"] > 0 and row["overfitting"] == pytest.approx(row["test"] - row["train"])
-    seen = records[-1]
-    assert seen["n"] == 100 and len(seen["most"]) == 10 and seen["most"][0]["effect"] >= seen["quantiles"][-1]
-    assert seen["corrected"] + seen["broken"] <= 100
+    examples = records[-1]
+    assert (
+        examples["n"] == 100
+        and len(examples["most"]) == 10
+        and examples["most"][0]["effect"] >= examples["quantiles"][-1]
+    )
+    assert examples["corrected"] + examples["broken"] <= 100
     monkeypatch.setattr(pep.table, "fit", None)
     assert pep.run(options, said.append) == records and read_records(tmp_path / "pep.jsonl") == records
 

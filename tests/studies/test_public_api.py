@@ -80,8 +80,8 @@ def public(module: str, name: str) -> bool:
     home = import_module(module)
     if module in MODULES and name in getattr(home, "__all__", dir(home)):
         return True
-    thing = getattr(home, name)
-    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__name__', '')}" in documented()
+    member = getattr(home, name)
+    return f"{getattr(member, '__module__', '')}.{getattr(member, '__name__', '')}" in documented()
 
 
 def documented() -> set[str]:

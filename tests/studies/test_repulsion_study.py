@@ -113,9 +113,9 @@ def test_scores_of_other_images_are_left_out(tmp_path):
 def test_unknown_methods_and_sets_are_refused_and_toys_that_are_there_are_not_made_again(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"unknown method 'FoRDE \(PCA\)': expected one of deep ensemble"):
         repulsion.run(Options(tmp_path, methods=("FoRDE (PCA)",)), print)
-    for asked in ({"preset": "resnet18"}, {"sets": ("gaps", "cifar10")}):
+    for wrong in ({"preset": "resnet18"}, {"sets": ("gaps", "cifar10")}):
         with pytest.raises(ValueError, match=r"needs files: give --folder with the files of cifar10 \(Krizhevsky"):
-            repulsion.run(Options(tmp_path, **asked), print)
+            repulsion.run(Options(tmp_path, **wrong), print)
     with pytest.raises(ValueError, match=r"expected the files of cifar10, .*come from Krizhevsky"):
         repulsion.run(Options(tmp_path, tmp_path, preset="resnet18"), print)
     with pytest.raises(ValueError, match="unknown set 'gap': expected one of gaps"):

@@ -47,12 +47,12 @@ def test_a_study_without_settings_takes_none():
 
 
 def test_the_command_runs_a_study_and_says_what_is_wrong(tmp_path, monkeypatch, capsys):
-    seen: list[Options] = []
-    monkeypatch.setattr(local, "run", lambda options, say: seen.append(options))
+    calls: list[Options] = []
+    monkeypatch.setattr(local, "run", lambda options, say: calls.append(options))
     given = ["--preset", "digits", "--with", "epochs=1", "--methods", "Laplace, last layer", "--methods", "SWA"]
     monkeypatch.setattr(sys, "argv", ["studies", "local", *given, "--out", str(tmp_path)])
     __main__.main()
-    [options] = seen
+    [options] = calls
     assert options == Options(
         tmp_path, preset="digits", changes=("epochs=1",), methods=("Laplace, last layer", "SWA")
     )  # fmt: skip

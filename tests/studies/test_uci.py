@@ -80,15 +80,15 @@ def test_test_rows_decide_nothing(folder, tmp_path):
 
 
 def test_tuning_trains_on_four_fifths_and_the_end_on_all_training_rows(folder, tmp_path, monkeypatch):
-    seen, fit = [], uci.fit
+    fits, fit = [], uci.fit
 
     def watched(recipe, problem, data, **options):
-        seen.append((type(recipe).__name__, data.n, options["members"]))
+        fits.append((type(recipe).__name__, data.n, options["members"]))
         return fit(recipe, problem, data, **options)
 
     monkeypatch.setattr(uci, "fit", watched)
     run(folder, tmp_path, splits=1)
-    assert seen == [("MAP", 40, 5), ("Snapshot", 40, 1), ("Anchored", 32, 5), ("Anchored", 40, 5)]
+    assert fits == [("MAP", 40, 5), ("Snapshot", 40, 1), ("Anchored", 32, 5), ("Anchored", 40, 5)]
 
 
 def test_large_sets_are_not_tuned(folder, tmp_path, monkeypatch):

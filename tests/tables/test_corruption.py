@@ -74,9 +74,9 @@ def test_missing_cells_are_filled_and_flagged_as_those_of_files(shops):
     encoder, train, test = shops
     at = places(encoder)
     corrupted = RowCorruption.of(train, encoder.columns).corrupt(test, "missing", 5)
-    gone = (corrupted != test)[:, at["area"]].any(1)
-    assert gone.float().mean().item() == pytest.approx(0.5, abs=4 * 0.5 / 1500**0.5)
-    assert torch.allclose(corrupted[gone, 0], train[:, 0].median(), atol=1e-6)
+    missing = (corrupted != test)[:, at["area"]].any(1)
+    assert missing.float().mean().item() == pytest.approx(0.5, abs=4 * 0.5 / 1500**0.5)
+    assert torch.allclose(corrupted[missing, 0], train[:, 0].median(), atol=1e-6)
     town = corrupted[(corrupted != test)[:, at["town"]].any(1)][:, at["town"]]
     assert torch.equal(town, torch.tensor([[0.0, 1.0, 0.0]]).expand_as(town))  # Bow, the most frequent
     flag = at["sales"].stop - 1
