@@ -59,8 +59,9 @@ def test_help_describes_every_field(cls):
 
 
 def test_a_description_is_whole_and_the_docstring_stays_plain():
-    doc = " ".join((inspect.getdoc(bn.MAP) or "").split())
-    assert "or up to 6,000 for 32 passes, or 10 passes if that is more." in doc
+    assert "or up to 6,000 for 32 passes, or 10 passes if that is more." in " ".join(
+        (inspect.getdoc(bn.MAP) or "").split()
+    )
     assert "Fields:" not in plain_doc(bn.MAP) and summary(bn.MAP).endswith("a deep ensemble.")
     assert not summary(bn.MAP).startswith(" ")
 

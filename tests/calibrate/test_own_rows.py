@@ -78,11 +78,11 @@ def test_members_that_share_no_row_keep_their_own_spread_with_a_warning(caplog):
     rows = torch.stack([torch.arange(2000).view(4, -1)[k] for k in range(4)])
     val = bn.Data(data.inputs, data.targets, rows=rows)
     spread = float(bn.temper(posterior, val).temperature.values)
-    assert "left out by two members" in caplog.text and "take Data.held_out with a larger fraction" in caplog.text
+    assert "left out by two members" in caplog.text and "use Data.held_out with a larger fraction" in caplog.text
     caplog.clear()
     with speaking("command"):
         bn.temper(posterior, val)
-    assert "mixture: take a larger --val" in caplog.text
+    assert "mixture: use a larger --val" in caplog.text
     errors = torch.cat([posterior[k].predict(val.member(k).inputs).mean - val.member(k).targets for k in range(4)])
     assert spread == pytest.approx(float(errors.square().mean().sqrt()) / math.hypot(NOISE, APART), rel=1e-5)
     assert len(held) == 4 and train.rows is not None

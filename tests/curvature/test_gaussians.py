@@ -91,9 +91,9 @@ def test_the_best_factors_are_a_maximum_for_each_group():
         volume = sum(float(torch.log1p(values[n] / factors[n]).sum()) for n in values)
         return evidence.value(volume, factors)
 
-    apart, _ = evidence.best(values, {"a": "a", "b": "b"}, noise=False)
-    one, _ = evidence.best(values, {"a": "", "b": ""}, noise=False)
-    some, _ = evidence.best(values, {"b": "b"}, noise=False)
+    apart, _ = evidence.best(values, {"a": "a", "b": "b"}, with_noise=False)
+    one, _ = evidence.best(values, {"a": "", "b": ""}, with_noise=False)
+    some, _ = evidence.best(values, {"b": "b"}, with_noise=False)
     assert one["a"] == one["b"] and some == {"a": 1.0, "b": pytest.approx(apart["b"])}
     assert value(apart) > value(one) > value({"a": 1.0, "b": 1.0})
     for name in values:
@@ -111,11 +111,11 @@ def test_steps_of_any_length_come_to_the_same_maximum(shares, together, power):
     values = {"": torch.cat(list(values.values()))} if together else values
     evidence = Evidence(-70.0, 30.0, shares, {"a": 0.8, "b": 6.0}, log_noise=0.4, power=power)
     groups = {"a": "", "b": ""} if together else {"a": "a", "b": "b"}
-    best, r = evidence.best(values, groups, noise=True)
+    best, r = evidence.best(values, groups, with_noise=True)
     factors, far = {"a": 1.0, "b": 1.0}, evidence.whole(values, {"a": 1.0, "b": 1.0})
     for _ in range(60):
         before = factors
-        factors, step = evidence.better(values, groups, factors, noise=True, leap=0.2)
+        factors, step = evidence.better(values, groups, factors, with_noise=True, leap=0.2)
         assert all(abs(math.log(factors[n] / before[n])) <= 0.2 + 1e-12 for n in factors) and abs(math.log(step)) <= 0.4
         evidence = Evidence(  # the same where the noise is now: its precision times r, and the curvature with it
             evidence._fit(step) / shares[0],

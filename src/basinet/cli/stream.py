@@ -16,7 +16,7 @@ from .console import clear_errors, tell, warn
 from .network import hidden_widths
 from .settings import make_filter
 from .sharing import Given, with_options
-from .words import IN_ORDER, Settings
+from .words import IN_ORDER
 
 if TYPE_CHECKING:
     from ..report.figure import Figure
@@ -39,7 +39,13 @@ def stream(
     target: Annotated[str, typer.Option(help="The column to predict.")],
     time: Annotated[str, typer.Option(help="The column that orders the rows: dates or numbers.")],
     method: Annotated[str, typer.Option(help="The filter: EKF, LOFI, RVGA, or Kalman with --width 0.")] = "EKF",
-    setting: Settings = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="NAME=VALUE, a field of the filter, such as structure=diagonal or rank=20; repeat for several.",
+        ),
+    ] = None,
     forget: Annotated[
         str,
         typer.Option(

@@ -60,7 +60,7 @@ class Predictive(ABC):
         index: Any = members
         if isinstance(members, int):
             if not -len(self) <= members < len(self):
-                raise IndexError(f"expected a member from 0 to {len(self) - 1}, got {members}")
+                raise IndexError(f"expected one of the {len(self)} members, 0 to {len(self) - 1}, got {members}")
             index = slice(members, members + 1 or None)
         elif not isinstance(members, slice):
             index = torch.as_tensor(members).reshape(-1)
