@@ -167,5 +167,5 @@ def test_predicted_noise_has_to_be_better_by_more_than_a_standard_error(gain, ch
 
 def test_a_lower_loss_that_was_not_chosen_is_explained():
     now, lower, higher = (module.Losses(torch.tensor([x]), torch.tensor([x])) for x in (1.0, 0.9, 1.1))
-    assert module._by_chance({"a": lower, "b": higher}, now) == ", which is not a significant gain"
+    assert module._by_chance({"a": lower, "b": higher}, now) == "; none is significantly better"
     assert module._by_chance({"b": higher}, now) == ""

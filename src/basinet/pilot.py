@@ -150,7 +150,7 @@ def _of_classes(candidates: Sequence[Problem], recipe: Method, runs: _Runs, rate
 
     now = tried[taken].nll
     others = ", ".join(f"{_beside(x.nll, now)} with {named(*key)}" for key, x in tried.items() if key != taken)
-    chance = "" if tried[taken] is least else ", which is not a significant gain"
+    chance = "" if tried[taken] is least else "; none is significantly better"
     here = f"NLL {_mean(now)} nats after {runs.steps:,} steps{others and ', against ' + others}{chance}"
     if isinstance(recipe, MAP) and usual:
         recipe = _at(recipe, taken[0] * usual)
@@ -291,7 +291,7 @@ def _stepping(recipe: MAP, problem: Problem, now: Losses, runs: _Runs, rates: Se
 def _by_chance(tried: Mapping[Any, Losses], now: Losses) -> str:
     """Why a lower number was not chosen, if there is one."""
     lower = any(float(losses.nll.mean()) < float(now.nll.mean()) for losses in tried.values())
-    return ", which is not a significant gain" if lower else ""
+    return "; none is significantly better" if lower else ""
 
 
 def _short(recipe: Method, n: int) -> MAP:

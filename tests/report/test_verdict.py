@@ -7,6 +7,7 @@ import numpy as np
 from runs import make_run
 
 from basinet.report import read_run
+from basinet.report.measures import Difference
 from basinet.report.summary import summary
 from basinet.report.verdict import falling, recommended, tiles, verdict
 
@@ -47,6 +48,14 @@ def test_what_is_as_good_and_cheaper_is_to_be_used(tmp_path):
         "Use MAP, because on these examples it is not significantly different from the best row, deep ensemble of 5"
     )
     assert "one forward pass and 800 training steps against 5 forward passes and 4,000 training steps" in said
+
+
+def test_a_row_that_is_significantly_but_hardly_worse_is_said_to_be_so(tmp_path):
+    alike(make_run(tmp_path, labels=TWO))
+    score = records(tmp_path)[1]["scores"] | {"nll": records(tmp_path)[1]["scores"]["nll"] + 0.004}
+    run = read_run(changed(tmp_path, "MAP", scores=score))
+    run.differences["MAP"] = Difference(0.004, 0.002, 0.006)
+    assert verdict(run).startswith("Use MAP, because on these examples it is hardly worse than the best row, deep")
 
 
 def test_a_row_that_another_beats_at_the_same_cost_is_not_recommended():

@@ -156,7 +156,8 @@ def _record(
         say(f"{row.label}: already in {folder.path}, seed {seed}")
         return known
     repeat = f", seed {seed}" if len(setting.seeds) > 1 else ""
-    say(f"{row.label}: {row.members} x {_name(row)}{repeat}{row.spending and '; ' + row.spending}")
+    what = "" if row.reference else f": {row.members} x {_name(row)}"
+    say(f"{row.label}{what}{repeat}{row.spending and '; ' + row.spending}")
     return folder.add(*(yield from _measured(setting, row, seed, folder.path / "pool", turn)))
 
 
@@ -311,6 +312,4 @@ def _thinned(curves: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _name(row: Row) -> str:
-    if row.reference:
-        return "no posterior"
     return "as it is" if row.recipe is None else type(row.recipe).__name__

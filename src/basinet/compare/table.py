@@ -157,7 +157,7 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
         "examples, with its bootstrap interval. "
     )
     costs = (
-        "Steps: of training, that all members took together. Seconds: to train all members from scratch, and to "
+        "Steps: training steps of all members together. Seconds: to train all members from scratch, and to "
         "predict the test part; • marks rows that no other beats in both NLL and seconds. Passes: forward passes of "
         "the network per prediction."
     )

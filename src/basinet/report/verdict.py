@@ -83,10 +83,11 @@ def verdict(run: Run) -> str:
         if not rivals:
             return f"Use {called(use)}, because it predicts best, and every other row is significantly worse."
         return f"Use {called(use)}, because its NLL is the lowest, and nothing that does as well costs less."
+    near = "hardly worse than" if run.differences[use.name].real else "not significantly different from"
     return (
-        f"Use {called(use)}, because on these examples it is not significantly different from the best row, "
-        f"{called(best)}, or hardly so (NLL {number(use.value('nll'))} against {number(best.value('nll'))}), and "
-        f"costs less: {cost(use)} against {cost(best)}."
+        f"Use {called(use)}, because on these examples it is {near} the best row, {called(best)} (NLL "
+        f"{number(use.value('nll'))} against {number(best.value('nll'))}), and costs less: {cost(use)} against "
+        f"{cost(best)}."
     )
 
 
