@@ -106,7 +106,7 @@ def test_the_command_reports_it_and_an_ensemble_can_grow(tmp_path):
     result = CliRunner().invoke(app, [*words, "--members", "2"])
     assert result.exit_code == 0, result.output
     printed = " ".join(result.output.split())
-    assert "68 training, 12 validation rows, others for each member" in printed
+    assert "68 training, 12 validation rows (different ones for each member)" in printed
     assert "of members one by one on rows they have not seen" in printed
     files = {p: p.stat().st_mtime_ns for p in (tmp_path / "fitted" / "pool").rglob("*.safetensors")}
     assert CliRunner().invoke(app, [*words, "--members", "3"]).exit_code == 0

@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from basinet.cli import app
+from basinet.cli.files import _promise
 from basinet.pool import read_records
 
 torch.set_num_threads(1)
@@ -207,3 +208,12 @@ def test_an_evaluation_prints_whether_sets_have_the_stated_coverage(tmp_path):
     inside = [low <= float(row[1]) <= high for (low, high), row in zip(sets, rows[200:])]
     assert measured["coverage"] == pytest.approx(sum(inside) / 100)
     assert measured["size"] == pytest.approx(sum(high - low for low, high in sets) / 100, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kept"), [(0.85, 0.95, "kept"), (0.93, 0.99, "kept"), (0.7, 0.88, "NOT KEPT"), (0.8, 0.9, "kept")]
+)
+def test_sets_that_contain_the_truth_more_often_than_promised_keep_their_promise(low, high, kept):
+    sets = {"kind": "lac", "n": 50, "level": 0.9, "coverage": (low + high) / 2, "low": low, "high": high, "size": 1.25}
+    assert _promise(sets, "classes").endswith(f"): {kept}") and "Conformal sets (lac" in _promise(sets, "classes")
+    assert "Conformal intervals (lac" in _promise(sets, "real")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -39,7 +39,8 @@ def fit(
     method: Annotated[str, typer.Option(help="The method; `basinet methods` lists them.")] = "MAP",
     members: Members = 10,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the posterior. Default: runs/FILE-METHOD.")
+        Path | None,
+        typer.Option("--out", help="Folder for the posterior. Default: runs/FILE-METHOD, the method in lower case."),
     ] = None,
     setting: Settings = None,
     val: Annotated[
@@ -112,7 +113,7 @@ def fit(
             check_conformal(conformal, what, parts[2].n if val else 0)
         sizes = f"{parts[0].n:,} training, {rows:,} validation rows"
         if held is not None and (held.rows is not None or not how.exchangeable):
-            sizes += ", others for each member" if held.rows is not None else f": one part for all, {APART}"
+            sizes += " (different ones for each member)" if held.rows is not None else f": one part for all, {APART}"
         sizes += f", {parts[2].n:,} to calibrate on" if calibrate else ""
         inputs = f"{len(encoder.columns):,} columns, {len(encoder.features):,} inputs"
         tell(f"{table.name}: {goal} ({encoder.target.in_words}) from {inputs}; {sizes}; seed {seed}")
@@ -259,15 +260,20 @@ def evaluate(
             shown.add_row(name, f"{value:,.0f}" if name == "n" else f"{value:.6g}")
         out.print(shown)
         if sets is not None:
-            size = "classes on average" if encoder.target.what == "classes" else "wide on average"
-            promise = f"Conformal sets ({sets['kind']}, calibrated on {sets['n']:,} rows) promise {sets['level']:.1%}"
-            kept = "kept" if sets["low"] <= sets["level"] <= sets["high"] else "NOT KEPT"
-            held = f"they contain the truth in {sets['coverage']:.1%} of rows here"
-            interval = f"95 % interval {sets['low']:.1%} to {sets['high']:.1%}"
-            tell(f"{promise}: {held} ({sets['size']:.4g} {size}; {interval}): {kept}")
+            tell(_promise(sets, encoder.target.what))
         if place is not None:
             recipe = describe(posterior.recipe)
             record = {"data": file.name, "checksum": digest, "recipe": recipe, "members": len(posterior), "seed": seed}
             held_sets = {} if sets is None else {"sets": [sets]}
             append_record(place, finite({**record, "trained_on": fitted.checksum, "scores": scores, **held_sets}))
             tell(f"Record: {place}")
+
+
+def _promise(sets: dict[str, Any], what: str) -> str:
+    """Whether conformal sets contain the truth as often as they promise; to contain it more often keeps the promise."""
+    size, name = ("classes on average", "sets") if what == "classes" else ("wide on average", "intervals")
+    promise = f"Conformal {name} ({sets['kind']}, calibrated on {sets['n']:,} rows) promise {sets['level']:.1%}"
+    held = f"they contain the truth in {sets['coverage']:.1%} of rows here"
+    interval = f"95 % interval {sets['low']:.1%} to {sets['high']:.1%}"
+    kept = "kept" if sets["level"] <= sets["high"] else "NOT KEPT"
+    return f"{promise}: {held} ({sets['size']:.4g} {size}; {interval}): {kept}"

@@ -158,7 +158,7 @@ def sets(run: Run) -> Figure | None:
         "Prediction sets with a guarantee",
         "How often conformal sets contain the target, and how large they are.",
         "The dashed line is the promised level; bars are 95 % intervals given the number of test examples. A bar "
-        "that does not reach the line breaks the promise; among rows that keep it, smaller sets are more useful.",
+        "that ends below the line breaks the promise; among rows that keep it, smaller sets are more useful.",
         views,
         "kind of set",
     )
