@@ -303,8 +303,8 @@ def test_a_member_that_is_more_than_the_network_has_no_module():
         ({"method": MAP}, TypeError, r"expected a recipe such as MAP\(\), got the class MAP"),
         ({"method": "map"}, TypeError, r"expected a recipe such as bn\.MAP\(\), got str"),
         ({"problem": net}, TypeError, r"expected a bn\.Problem, got function"),
-        ({"data": None}, ValueError, "MAP needs data: pass the training data"),
-        ({"method": Tuned()}, ValueError, "Tuned needs val: pass val="),
+        ({"data": None}, ValueError, "MAP needs training data: pass data="),
+        ({"method": Tuned()}, ValueError, "Tuned needs validation data: pass val="),
         ({"data": (DATA.inputs, DATA.targets)}, TypeError, r"expected data as bn\.Data\(inputs, targets\), got tuple"),
         ({"val": DATA.inputs}, TypeError, r"expected val as bn\.Data\(inputs, targets\), got Tensor"),
         (
@@ -626,6 +626,14 @@ def test_predictions_do_not_depend_on_batches_or_on_how_inputs_come(wide):
 def test_inputs_that_cannot_be_predicted_are_refused(six, inputs, message):
     with pytest.raises(ValueError, match=message):
         six.predict(inputs)
+
+
+def test_a_single_input_and_data_are_refused_with_what_to_pass(six):
+    plain = bn.Problem(lambda: bn.networks.MLP(4, 3), bn.likelihoods.Categorical())
+    with pytest.raises(ValueError, match=r"per example; the leading axis counts examples, x\[None\] is one"):
+        bn.Posterior.of(bn.networks.MLP(4, 3), plain).predict(DATA.inputs[0])
+    with pytest.raises(TypeError, match=r"expected inputs as tensors or arrays, got Data: predict\(data.inputs\)"):
+        six.predict(DATA)
 
 
 def test_an_unknown_way_to_predict_is_refused(six):

@@ -74,9 +74,9 @@ def check_needs(method: Method, problem: Problem, data: Data | Stream | None, va
             f"{name} as given here uses only data and prior, and the problem has further terms "
             f"({kinds}): use a method that follows the potential, such as SWAG or MAP with members, or leave them out"
         )
-    for what, given in (("data", data), ("val", val)):
+    for what, kind, given in (("data", "training", data), ("val", "validation", val)):
         if given is None and what in method.needs:
-            raise ValueError(f"{name} needs {what}: pass {'the training data' if what == 'data' else 'val='}")
+            raise ValueError(f"{name} needs {kind} data: pass {what}=")
     if hasattr(method, "base") and not isinstance(method, Based):
         raise TypeError(f"{name} has a field base, which nothing reads: derive it from basinet.engine.Based")
     if patience_of(method) is not None and val is None and getattr(method, "patience", None) is not None:

@@ -18,7 +18,7 @@ from .core.documented import with_field_doc
 from .core.lift import lift
 from .core.noise import Noise
 from .core.tree import Params, Point, concatenate, leaves, move, nbytes, stack, take, tree_map
-from .data import Stream
+from .data import Data, Stream
 from .engine import Member, Method
 from .engine.method import short
 from .families import Delta, Empirical, Family, Mixture
@@ -298,6 +298,8 @@ class Posterior:
                 "predict takes the inputs of one batch and keeps all outputs: call it batch by batch, or bn.score for "
                 "the scores of a stream"
             )
+        if isinstance(inputs, Data):
+            raise TypeError("expected inputs as tensors or arrays, got Data: predict(data.inputs)")
         inputs = tree_map(lambda x: x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=_default(x)), inputs)
         first = leaves(inputs)
         if not first or any(x.dim() == 0 for x in first):

@@ -562,6 +562,8 @@ def test_what_is_neither_module_nor_factory_is_refused():
         Model(lambda: 3)
     with pytest.raises(TypeError, match=r"expected an nn.Module, got dict"):
         Model(mlp).read({})
+    with pytest.raises(TypeError, match=r"takes no arguments, got Linear, which needs in_features, out_features"):
+        Model(nn.Linear)
 
 
 def test_a_module_without_anything_to_infer_is_refused():

@@ -453,7 +453,7 @@ def test_networks_without_a_layer_that_is_known():
 
 
 def test_data_are_needed():
-    with pytest.raises(ValueError, match="Laplace needs data"):
+    with pytest.raises(ValueError, match="Laplace needs training data"):
         bn.fit(Laplace(prior_precision="prior"), PROBLEM, start=MAPS[0], engine=ENGINE)
 
 

@@ -147,7 +147,7 @@ def test_names_that_match_nothing_are_refused_before_training(monkeypatch):
     monkeypatch.setattr(bn.MAP, "schedule", lambda self, n: pytest.fail("trained"))
     with pytest.raises(ValueError, match=r"no parameter matches '0.wieght'. Did you mean '0.weight'"):
         bn.fit(bn.PEP(where="0.wieght"), PROBLEM, TRAIN, val=VAL, engine=ENGINE)
-    with pytest.raises(ValueError, match="PEP needs val: pass val="):
+    with pytest.raises(ValueError, match="PEP needs validation data: pass val="):
         bn.fit(bn.PEP(), PROBLEM, TRAIN, engine=ENGINE)
 
 
@@ -169,7 +169,7 @@ def test_a_network_without_matrices_is_refused():
 
 
 def test_without_start_it_needs_training_data_for_its_base():
-    with pytest.raises(ValueError, match="MAP needs data"):
+    with pytest.raises(ValueError, match="MAP needs training data"):
         bn.fit(bn.PEP(), PROBLEM, val=VAL, engine=ENGINE)
 
 

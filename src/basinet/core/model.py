@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -49,6 +50,12 @@ class Model:
             raise TypeError(f"expected a factory () -> nn.Module or an nn.Module, got {type(source).__name__}")
         if isinstance(output, bool) or not isinstance(output, (int, str, type(None))):
             raise TypeError(f"expected output= as a place in a tuple, a key or an attribute, got {output!r}")
+        if not isinstance(source, nn.Module) and (needed := _required(source)):
+            name = getattr(source, "__name__", type(source).__name__)
+            raise TypeError(
+                f"expected a factory that takes no arguments, got {name}, which needs {', '.join(needed)}: give them, "
+                f"as in lambda: {name}({', '.join(['...'] * len(needed))})"
+            )
         self._source, self.output = source, output
         self._writes: bool | None = None  # whether it changes its inputs; None: it has not been seen to run
         with seeded(0), OwnGenerator(0):
@@ -227,6 +234,15 @@ def _bare(module: nn.Module) -> nn.Module:
     """The module inside of what `torch.compile` or `nn.DataParallel` made: with the names that the module has."""
     inside = module._modules.get("_orig_mod") or (module.module if isinstance(module, nn.DataParallel) else None)
     return module if inside is None else _bare(inside)
+
+
+def _required(source: Factory) -> list[str]:
+    """The arguments without which a factory cannot be called; none where its signature cannot be read."""
+    try:
+        parameters = inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _check(module: nn.Module) -> None:

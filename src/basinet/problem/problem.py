@@ -240,8 +240,9 @@ class Problem:
                 outputs, _ = self.outputs(point.params, point.buffers, tree_map(lambda x: x.to(device), few))
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             shapes = [tuple(x.shape[1:]) for x in leaves(few)]
+            axis = "; the leading axis counts examples, x[None] is one" if () in shapes else ""
             raise ValueError(
-                f"the network does not run on the data (inputs of shape {shapes} per example): {error}"
+                f"the network does not run on the data (inputs of shape {shapes} per example{axis}): {error}"
             ) from error
         if outputs.dim() == 0 or outputs.shape[0] != leaves(few)[0].shape[0]:
             raise ValueError(
