@@ -630,7 +630,7 @@ def test_a_budget_below_one_epoch_per_member_leaves_fewer_members():
     fitting = scaled(Row("a", bn.MAP(batch_size=10), 10), 350, 1000)  # an epoch is 100 steps
     assert (fitting.members, plan_steps(fitting, 1000)) == (3, 100)
     fitting = scaled(Row("a", bn.MAP(batch_size=10), 10), 50, 1000)
-    assert (fitting.members, plan_steps(fitting, 1000)) == (1, 100) and "more than the budget" in fitting.told
+    assert (fitting.members, plan_steps(fitting, 1000)) == (1, 100) and "more than the budget" in fitting.spending
 
 
 def test_budgets_are_read_from_words():
