@@ -68,8 +68,8 @@ class Cast:
         for what, part in (("data", data), ("validation data", val)):
             if isinstance(part, Data) and part.rows is not None and len(part.rows) < most:
                 raise ValueError(
-                    f"the {what} have index lists for {len(part.rows)} members and {most} were asked "
-                    f"for: draw lists for all, or ask for fewer"
+                    f"the {what} have index lists for {len(part.rows)} members and {most} were asked for: draw lists "
+                    "for all, or ask for fewer"
                 )
         seeds, numbers = torch.tensor([(signed(m.seed), m.k) for m in who]).unbind(-1)
         self.keys = Noise.seed(seed).split("fit").split(seeds).split(numbers).key  # (M, 2)

@@ -48,7 +48,6 @@ def constant_line(excess: Sequence[float]) -> str:
     who = f"{count} of {len(excess)} members predict{'s' if count == 1 else ''}"
     who = "the network predicts" if len(excess) == 1 else who
     return (
-        f"{who} worse than a constant would: the validation NLL is up to {max(excess):.2g} nats per example above "
-        f"that of the targets' own mean and spread, or frequencies. Lower the learning rate, or check inputs and "
-        f"targets"
+        f"{who} worse than a constant would: the validation NLL is up to {max(excess):.2g} nats per example above that "
+        "of the targets' own mean and spread, or frequencies. Lower the learning rate, or check inputs and targets"
     )

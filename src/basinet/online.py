@@ -173,7 +173,6 @@ def _shapes(data: Data, before: dict[str, Any]) -> list[list[int]]:
     if before["inputs"] is not None and shapes != before["inputs"]:
         raise ValueError(
             f"expected inputs of shape {before['inputs']} per example, as in the first batch, got {shapes}: the "
-            f"columns "
-            "of a stream must stay the same"
+            "columns of a stream must stay the same"
         )
     return shapes

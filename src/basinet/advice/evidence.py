@@ -59,8 +59,7 @@ TEMPERATURE = Evidence(
     "NLL from {base_low:.3f}-{base_high:.3f} to {temper_low:.3f}-{temper_high:.3f} and adds nothing to the cost of a "
     "prediction. No other method around one network does better there: Laplace over the last layer is "
     "{laplace_over_low:.3f} to {laplace_over_high:.3f} higher, noise on the weights (PEP) {pep_over_low:.3f} to "
-    "{pep_over_high:.3f}. "
-    "{images:,.0f} test images.",
+    "{pep_over_high:.3f}. {images:,.0f} test images.",
     "results/resnets.jsonl: 5,000 images",
 )
 TEMPERED_ENSEMBLE = Evidence(
@@ -78,8 +77,7 @@ LAPLACE_LOCAL = Evidence(
     "On Fashion-MNIST, trained long with a nearly flat prior, Laplace over the last layer takes one network from "
     "{plain_one:.3f} to {laplace_one:.3f} and five from {plain_five:.3f} to {laplace_five:.3f} (a temperature: "
     "{temper_one:.3f} and {temper_five:.3f}). To notice unfamiliar inputs takes all layers: against MNIST the AUROC "
-    "of one "
-    "network is {plain_one_auroc:.2f}, with a temperature {temper_one_auroc:.2f}, with Laplace "
+    "of one network is {plain_one_auroc:.2f}, with a temperature {temper_one_auroc:.2f}, with Laplace "
     "{laplace_one_auroc:.2f}, over all layers {all_layers_one_auroc:.2f}.",
     "results/local.jsonl: fashion_mnist",
 )

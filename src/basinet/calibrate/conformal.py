@@ -92,8 +92,8 @@ def _kind(posterior: Posterior, kind: Kind | None) -> Kind:
     fitting, name = kinds_of(posterior), type(posterior.problem.likelihood).__name__
     if not fitting:
         raise TypeError(
-            f"expected a likelihood of classes or numbers, which have conformal sets or intervals, got "
-            f"{name}: labels have none"
+            f"expected a likelihood of classes or numbers, which have conformal sets or intervals, got {name}: labels "
+            "have none"
         )
     if kind is None:
         return fitting[0]

@@ -64,8 +64,8 @@ def calibrated(scores: Tensor, level: float) -> float:
     k = math.ceil((n + 1) * Fraction(str(level)))
     if k > n:
         raise ValueError(
-            f"a level of {level} needs at least {needed(level)} calibration examples, got {n}: use more, "
-            f"or a lower level"
+            f"a level of {level} needs at least {needed(level)} calibration examples, got {n}: use more, or a lower "
+            "level"
         )
     return float(scores.double().sort().values[k - 1])
 

@@ -233,8 +233,8 @@ def _summary(replay: Replay, where: Path) -> None:
     tell(f"{counted['skipped']:,} rows without a target skipped, {counted['alarms']:,} alarms")
     if counted["dropped"]:
         tell(
-            f"Only the last {len(counted['waiting']):,} of these rows are looked at again when the file has grown: "
-            f"a late target for one of the {counted['dropped']:,} before is not learned"
+            f"Only the last {len(counted['waiting']):,} of these rows are looked at again when the file has grown: a "
+            f"late target for one of the {counted['dropped']:,} before is not learned"
         )
     tell(f"State, records and figure: {where}")
 

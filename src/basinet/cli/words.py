@@ -84,8 +84,8 @@ OwnNetwork = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="FILE.py:NAME, the same as in fit, if the posterior was fitted with --model. The file is executed, so use "
-        "only files you trust.",
+        help="FILE.py:NAME, the same as in fit, if the posterior was fitted with --model. The file is executed, so "
+        "use only files you trust.",
     ),
 ]
 Width = Annotated[

@@ -55,8 +55,8 @@ class Shift:
         kind = about_inputs(splits)["kind"]
         if kind == "other":
             raise ValueError(
-                "corruptions are for images and for rows of numbers, and these inputs are neither: leave "
-                "corruptions out"
+                "corruptions are for images and for rows of numbers, and these inputs are neither: leave corruptions "
+                "out"
             )
         known = NAMES if kind == "images" else ROW_NAMES
         names = _names(asked, known, GROUPS if kind == "images" else {})
@@ -187,8 +187,8 @@ def with_ood(
     if file.suffix.lower() in READ:
         if encoder is None:
             raise ValueError(
-                f"--ood {source}: a file can be used only in a comparison on a file with the same "
-                f"columns; name a set instead"
+                f"--ood {source}: a file can be used only in a comparison on a file with the same columns; name a set "
+                "instead"
             )
         inputs, name = encoder.inputs(read_table(file)), file.name
     else:

@@ -157,9 +157,9 @@ def legend(summary: Sequence[dict[str, Any]]) -> str:
         "examples, with its bootstrap interval. "
     )
     costs = (
-        "Steps: training steps of all members together. Seconds: to train all members from scratch, and to "
-        "predict the test part; • marks rows that no other beats in both NLL and seconds. Passes: forward passes of "
-        "the network per prediction."
+        "Steps: training steps of all members together. Seconds: to train all members from scratch, and to predict the "
+        "test part; • marks rows that no other beats in both NLL and seconds. Passes: forward passes of the network "
+        "per prediction."
     )
     if "brier" in first:
         scores = "NLL, Brier (summed over classes) and ECE (15 bins): lower is better. "

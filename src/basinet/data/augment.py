@@ -38,8 +38,8 @@ class CropFlip(Augmentation):
     def __call__(self, inputs: Tensor, noise: Noise) -> Tensor:
         if inputs.dim() != 4:
             raise ValueError(
-                f"CropFlip expects images (B, C, H, W), got {tuple(inputs.shape)}: reshape the inputs, "
-                f"or use another augmentation"
+                f"CropFlip expects images (B, C, H, W), got {tuple(inputs.shape)}: reshape the inputs, or use another "
+                "augmentation"
             )
         batch, channels, height, width = inputs.shape
         words = noise.words(3 * batch).reshape(3, batch, 1)

@@ -244,7 +244,7 @@ class Stream:
         if len(targets) > self.n:
             raise ValueError(
                 f"{where} holds {len(targets)} examples, and n={self.n} was given for the whole stream: "
-                f"pass the number of all examples as n"
+                "pass the number of all examples as n"
             )
         return Piece(pytree.tree_unflatten(list(named.values()), spec), targets, weights)
 

@@ -145,7 +145,7 @@ class Filter(Method, kind="method"):
         if bad:
             raise FloatingPointError(
                 f"after these {total} examples the mean of {bad[0]} is not finite: check that the inputs are scaled "
-                f"and the noise is not far too small"
+                "and the noise is not far too small"
             )
         return family
 

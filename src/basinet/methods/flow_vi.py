@@ -240,8 +240,8 @@ def _factor(part: Family) -> Tensor:
         bad = unravel(covariance.diagonal(), params)
         names = ", ".join(n for n, x in bad.items() if not bool(x.isfinite().all())) or "some pairs of parameters"
         raise FloatingPointError(
-            f"the covariance of the normal to be bent is not finite in {names}: check the "
-            f"posterior that base or start gives"
+            f"the covariance of the normal to be bent is not finite in {names}: check the posterior that base or start "
+            "gives"
         )
     factor, failed = torch.linalg.cholesky_ex(covariance)
     if not failed:

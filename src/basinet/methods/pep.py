@@ -165,8 +165,8 @@ class PEP(Based):
         base = rows[0.0].ensemble
         if base == WORST:
             raise FloatingPointError(
-                "the log likelihood of the validation data at the starting point is not finite: "
-                "check that they are scaled like the training data"
+                "the log likelihood of the validation data at the starting point is not finite: check that they are "
+                "scaled like the training data"
             )
         nothing = base + torch.finfo(like.dtype).eps * max(1.0, abs(base))  # what rounding may gain
         if self.accept is None:

@@ -157,8 +157,8 @@ def sets(run: Run) -> Figure | None:
         "sets",
         "Prediction sets with a guarantee",
         "How often conformal sets contain the target, and how large they are.",
-        "The dashed line is the promised level; bars are 95 % intervals given the number of test examples. A bar "
-        "that ends below the line breaks the promise; among rows that keep it, smaller sets are more useful.",
+        "The dashed line is the promised level; bars are 95 % intervals given the number of test examples. A bar that "
+        "ends below the line breaks the promise; among rows that keep it, smaller sets are more useful.",
         views,
         "kind of set",
     )

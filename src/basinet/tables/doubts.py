@@ -109,8 +109,8 @@ def leaks(train: Data, val: Data | None, names: Sequence[str], kind: str) -> lis
     most = [i for i in strength.argsort(descending=True).tolist() if strength[i] > 0.05 * strength.max()]
     return [
         f"a linear function of the inputs predicts the target of unseen rows almost exactly (R^2 {line.r2:.5f}), "
-        f"mostly from "
-        f"{listed([names[i] for i in most], 5)}: is the target computed from them? If so, leave them out{_dropping()}"
+        f"mostly from {listed([names[i] for i in most], 5)}: is the target computed from them? If so, leave them "
+        f"out{_dropping()}"
     ]
 
 

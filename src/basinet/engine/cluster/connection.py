@@ -31,7 +31,7 @@ def connect(executor: str) -> Any:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConnectionError(
             f"no Ray cluster answers {where}: {reason}. If the cluster asks for a token, set RAY_AUTH_MODE=token in "
-            f"the environment and put the token into ~/.ray/auth_token"
+            "the environment and put the token into ~/.ray/auth_token"
         ) from error
     return ray
 
