@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+import scipy.stats
 import torch
 
 import basinet as bn
-from basinet.calibrate.conformal_sets import Conformal, calibrated, class_scores, class_sets, needed
+from basinet.calibrate.conformal_sets import Conformal, calibrated, class_scores, class_sets, needed, promised
 
 P = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64)
 
@@ -35,6 +36,12 @@ def chance(probs: torch.Tensor, seed: int = 0) -> torch.Tensor:
 def test_the_quantile_of_a_few_scores_by_hand(n, level, k):
     scores = torch.arange(1.0, n + 1)[bn.Noise.seed(0).permutation(n)]
     assert calibrated(scores, level) == k == math.ceil(round((n + 1) * level, 9))
+
+
+@pytest.mark.parametrize(("n", "m", "level", "k"), [(30, 50, 0.8, 25), (120, 300, 0.9, 109), (9, 1, 0.9, 9)])
+def test_the_coverage_to_expect_is_beta_binomial(n, m, level, k):
+    held = scipy.stats.betabinom(m, k, n + 1 - k)
+    assert promised(n, m, level) == pytest.approx((held.mean() / m, held.std() / m), rel=1e-9)
 
 
 @pytest.mark.parametrize(("level", "n"), [(0.9, 9), (0.95, 19), (0.99, 99), (0.5, 1), (0.8, 4), (0.7, 3)])
