@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import basinet as bn
-from basinet.constant import nll_of_constant, worse_than_constant
+from basinet.constant import constant_line, nll_of_constant, worse_than_constant
 from basinet.optim import Adam
 
 KEY = bn.Noise.seed(0)
@@ -54,4 +54,9 @@ def test_a_fit_that_is_worse_says_so(rate, worse, caplog):
     recipe = bn.MAP(optimizer=Adam(lr=rate), patience=5)
     posterior = bn.fit(recipe, problem, TRAIN, val=VAL, members=2, engine=ENGINE)
     assert ("worse_than_constant" in posterior.info) is worse
-    assert ("members predict worse than a constant would" in caplog.text) is worse
+    assert ("2 of 2 members predict worse than a constant would" in caplog.text) is worse
+
+
+def test_the_line_counts_the_members_that_are_worse():
+    assert constant_line([0.0, 0.5, 0.0]).startswith("1 of 3 members predicts worse than a constant would")
+    assert constant_line([0.5]).startswith("the network predicts worse") and "up to 0.5 nats" in constant_line([0.5])
