@@ -230,7 +230,7 @@ def test_costs_foresee_the_points_of_a_step():
     [
         (bn.Laplace(base=SHORT), "Laplace .* only data and prior.*terms.*Observations, Decay.*such as SWAG"),
         (bn.MAP(prior_precision="marglik"), "MAP .* only data and prior.*terms"),
-        (bn.Anchored(), "terms .* Use target_noise=False"),
+        (bn.Anchored(), "terms.* Use target_noise=False"),
     ],
 )
 def test_methods_that_know_only_the_data_refuse_terms_before_training(recipe, words):
