@@ -62,13 +62,14 @@ def test_the_factor_is_its_formula():
         squares.append((posterior[i].predict(x).mean - posterior[j].predict(x).mean).square().flatten())
     variance = NOISE**2 + APART**2
     b = float((torch.cat(squares) / 2 / variance).clamp(max=9.0).mean())
-    assert mixture_factor(predictives, val.rows, None) == pytest.approx(
-        math.sqrt((1 - 2 / 3 * b) / (1 + 2 / 3 * b)), rel=1e-6
-    )
-    weights = torch.tensor([0.5, 0.5, 0.0])
-    assert mixture_factor(predictives, val.rows, weights) == pytest.approx(
-        math.sqrt((1 - b / 2) / (1 + b / 2)), rel=1e-6
-    )
+
+    def factor(share):
+        return pytest.approx(math.sqrt((1 - share) / (1 + share)), rel=1e-6)
+
+    assert mixture_factor(predictives, val.rows, None) == factor(2 / 3 * b)
+    assert mixture_factor(predictives, val.rows, None, spread=1.3) == factor(2 / 3 * b / 1.3**2)
+    for weights in (torch.tensor([0.5, 0.5, 0.0]), torch.tensor([2.0, 2.0, 0.0])):
+        assert mixture_factor(predictives, val.rows, weights) == factor(b / 2)
     assert mixture_factor(predictives[:1], val.rows[:1], None) == 1.0
 
 
