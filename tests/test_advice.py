@@ -160,7 +160,7 @@ def of_vbll() -> dict[str, float]:
     means, counts = [float(np.mean(x)) for x in gaps.values()], [len(x) for x in gaps.values()]
     equal = sum(abs(x) <= 0.03 for x in means)
     sizes = {"sets": len(gaps), "fewest": min(counts), "splits": max(counts)}
-    return sizes | {"equal": equal, "near": 0.03, "most": max(means), "worst": -min(means)}
+    return sizes | {"equal": equal, "near": 0.03, "most": max(means), "least": min(means)}
 
 
 MEASURED: dict[str, Callable[[], dict[str, float]]] = {

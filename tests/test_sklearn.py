@@ -223,7 +223,7 @@ def test_bad_targets_and_columns_are_refused(houses):
         model = regressor(method=BRIEF, validation_fraction=None).fit(np.tile(X, (5, 1)), tails)
     assert np.isfinite(model.predict_interval(X)).all()
     many = pd.DataFrame({"shop": [f"shop {i % 10_000}" for i in range(20_000)], "x": np.arange(20_000) % 7})
-    with pytest.raises(ValueError, match=r"at most 1,000 different values.*got 10,000.*unseen='other'\), or drop it$"):
+    with pytest.raises(ValueError, match=r"at most 1,000 different values.*got 10,000; drop it$"):
         regressor().fit(many, many.x + 0.5 * (many.index % 4))
     with pytest.raises(ValueError, match="as many targets as X has rows, 60, got 59"):
         regressor().fit(X, X[:59, 0])

@@ -95,8 +95,7 @@ LAPLACE_EXACT = Evidence(
 VBLL_UCI = Evidence(
     "A normal distribution over the last layer, learned with the features (VBLL), predicts mean and variance in one "
     "pass. On {equal:.0f} of {sets:.0f} UCI regressions its log likelihood is that of one network within {near:.2f}; "
-    "the largest gain is {most:.3f} and the largest loss {worst:.3f}, on {fewest:.0f} to {splits:.0f} splits of each "
-    "set.",
+    "mean differences lie between {least:+.3f} and {most:+.3f}, on {fewest:.0f} to {splits:.0f} splits of each set.",
     "results/variational.jsonl: VBLL against MAP",
 )
 VBLL_EXACT = Evidence(

@@ -199,7 +199,7 @@ def _vbll(records: list[Record]) -> Figures:
         "near": NEAR,
         "equal": sum(abs(gap) <= NEAR for gap in gaps),
         "most": max(gaps),
-        "worst": -min(gaps),
+        "least": min(gaps),
         "fewest": min(map(len, apart.values())),
         "splits": max(map(len, apart.values())),
     }
