@@ -46,7 +46,7 @@ def estimated(method: bn.methods.Method, problem: bn.Problem, data: bn.Data, mem
 
 
 PEAK = """
-import ctypes, json, torch, basinet as bn
+import ctypes, gc, json, torch, basinet as bn
 
 def held(key):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
@@ -67,6 +67,7 @@ val = data if {val} else None
 cost = bn.cost(method, problem, data, {members}, val=val, start=start, engine=engine, timed=False)
 
 def peak(run):  # what it gives, and the most that is held meanwhile beyond what was before, as the kernel counts it
+    gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak is from now on
