@@ -10,6 +10,8 @@ import pytest
 
 from basinet.tables import uci
 
+pytest.importorskip("markdown", reason="the packages of the documentation are not installed: make docs")
+
 ROOT = Path(__file__).parents[1]
 SPEC = importlib.util.spec_from_file_location("page_records", ROOT / "docs" / "tools" / "records.py")
 page_records = importlib.util.module_from_spec(SPEC)
