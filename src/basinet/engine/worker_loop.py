@@ -45,7 +45,7 @@ class Line:
     def __init__(self, post: Callable[[tuple[Any, ...]], None]) -> None:
         self.post = post
         self.interrupt = Interrupt()
-        self.progress = _ToldProgress(self)
+        self.progress = _SentProgress(self)
         self.inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def send(self, kind: str, *body: Any) -> None:
@@ -67,7 +67,7 @@ class Line:
 
     def checkpoints(self, folder: Path | None, interval: float, run: str) -> Checkpoints:
         """Checkpoints that write the files of groups, and leave the plan to the parent."""
-        return _ToldCheckpoints(self, folder, interval, run)
+        return _SentCheckpoints(self, folder, interval, run)
 
     def listen(self, pipe: Connection) -> None:
         """Takes what the parent sends until it says that this is the end, or ends itself."""
@@ -78,7 +78,7 @@ class Line:
                 self.inbox.put(content)
 
 
-class _ToldProgress(Progress):
+class _SentProgress(Progress):
     """Progress that the parent shows."""
 
     def __init__(self, line: Line) -> None:
@@ -98,7 +98,7 @@ class _ToldProgress(Progress):
         self.line.send("advance", steps, text)
 
 
-class _ToldCheckpoints(Checkpoints):
+class _SentCheckpoints(Checkpoints):
     """Checkpoints of which the parent keeps the plan."""
 
     def __init__(self, line: Line, folder: Path | None, interval: float, run: str) -> None:

@@ -46,7 +46,8 @@ def moments_of_several(
     """The same for F families of one kind around one mean, whose bases (of Kronecker families) are the same: outputs
     and covariances (F, b, E, E), or their diagonals (F, b, E). Within `torch.autocast` the network runs in low
     precision; its derivatives are squared and summed in that of the parameters."""
-    terms, exact = _terms(families), torch.autocast(leaves(inputs)[0].device.type, enabled=False)
+    terms, dtype = _terms(families), leaves(point.params)[0].dtype
+    exact = torch.autocast(leaves(inputs)[0].device.type, enabled=False)
     names = [n for n in (*terms.blocks, *terms.names()) if n in problem.network.params]
     with torch.no_grad():
         few = problem.outputs(point.params, point.buffers, take(inputs, slice(0, 1)))[0]
@@ -63,7 +64,6 @@ def moments_of_several(
             if lost:  # a network that picks rows inside: from here on they are differentiated input by input
                 sizes = {n: size for n, size in sizes.items() if n not in lost}
                 continue
-            dtype = leaves(point.params)[0].dtype
             total = _Sum(len(families), outputs.to(dtype), full)
             for first in range(0, few.numel(), plan.outputs):
                 here = slice(first, min(first + plan.outputs, few.numel()))
